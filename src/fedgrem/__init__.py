@@ -1,0 +1,3 @@
+"""Mixture models over data that cannot be merged."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,100 @@
+"""What a site does alone before round 1: restarts of EM, and a comparison with starts found elsewhere."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedgrem.families.base import LEAST_SHARE, Family
+from fedgrem.kernels.center import group_soft_threshold
+from fedgrem.kernels.responsibilities import posterior
+from fedgrem.types import Array, Params, SiteData, StartReply, StartRequest
+
+
+@dataclass(frozen=True, slots=True)
+class StartPlan:
+    """How starts are found. Hashable: the shape of a compiled program."""
+
+    n_components: int
+    n_init: int = 10
+    """Restarts at each site."""
+    short: int = 20
+    """EM iterations from every restart."""
+    long: int = 100
+    """Further EM iterations from the best restart, and from every candidate of an exchange."""
+    exchanges: int = 1
+    """Rounds in which each site tries starts found at other sites, and keeps what fits its own rows best."""
+    donors: int = 0
+    """Starts of single sites sent round in an exchange, besides the coordinate-wise median of all sites."""
+    alignment: Literal["assignment", "stepwise", "exhaustive"] = "assignment"
+
+
+class Prior(NamedTuple):
+    """A common start that a site's EM is pulled towards, as the rounds to come will do."""
+
+    center: Array
+    """(R, q)"""
+    penalty: Array
+    """() lambda"""
+
+
+def em(
+    family: Family, data: SiteData, params: Params, iterations: int, prior: Prior | None = None
+) -> tuple[Params, Array]:
+    r"""EM with the family's M-step; returns the parameters and the objective they reach.
+
+    The objective is the log-likelihood or, with a prior, the log-likelihood less
+    :math:`\sqrt{n}\lambda\sum_r w_r \|\theta_r - c_r\|`, and each M-step is pulled to the center accordingly.
+    """
+    n_rows = data.row_weight.sum()
+
+    def share(weights: Array) -> Array:
+        return jnp.maximum(weights, LEAST_SHARE / weights.shape[0])
+
+    def once(_: int, params: Params) -> Params:
+        mass, _ = posterior(family.log_density(data, params.theta), params.weights, data.row_weight)
+        weights = mass.sum(axis=1) / n_rows
+        theta = family.exact_step(data, params.theta, mass)
+        if prior is not None:
+            # A component rarer than its least share is pulled in proportion: Q weighs w, the penalty the share.
+            threshold = prior.penalty / jnp.sqrt(n_rows) * share(weights) / jnp.maximum(weights, 1e-12)
+            theta = group_soft_threshold(theta[None], prior.center, threshold[None])[0]
+        return Params(weights, theta)
+
+    params = jax.lax.fori_loop(0, iterations, once, params)
+    _, value = posterior(family.log_density(data, params.theta), params.weights, data.row_weight)
+    if prior is not None:
+        distance = jnp.sqrt(jnp.sum((params.theta - prior.center) ** 2, axis=1))
+        value = value - prior.penalty * jnp.sqrt(n_rows) * share(params.weights) @ distance
+    return params, jnp.where(jnp.isfinite(value), value, -jnp.inf)
+
+
+def local_start(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:
+    """Several short EM runs from random starts; the best goes on for longer."""
+    even = jnp.full(plan.n_components, 1.0 / plan.n_components, dtype=data.columns.dtype)
+
+    def restart(key: Array) -> tuple[Params, Array]:
+        theta = family.draw_start(key, data, plan.n_components)
+        return em(family, data, Params(even, theta), plan.short)
+
+    # One restart at a time, all sites at once: memory stays that of one E-step.
+    runs, log_likelihood = jax.lax.map(restart, jax.random.split(request.key, plan.n_init))
+    best = Params(*(leaf[jnp.argmax(log_likelihood)] for leaf in runs))
+    return _reply(data, *em(family, data, best, plan.long), jnp.asarray(0))
+
+
+def local_compare(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:
+    """EM from every candidate, pulled towards the common start; the one that fits these rows best is kept.
+
+    Candidate 0 is this site's own start, candidate 1 the common one. Without the pull, a site that has few or no rows of a
+    component would rather split another one in two.
+    """
+    prior = Prior(request.candidates.theta[1], request.penalty)
+    runs, value = jax.lax.map(lambda start: em(family, data, start, plan.long, prior), request.candidates)
+    best = jnp.argmax(value)
+    return _reply(data, Params(*(leaf[best] for leaf in runs)), value[best], best)
+
+
+def _reply(data: SiteData, params: Params, log_likelihood: Array, choice: Array) -> StartReply:
+    return StartReply(params, data.row_weight.sum(), log_likelihood, choice)

@@ -1,0 +1,27 @@
+"""What the center can ask of a site, by name: the same table for every engine."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.start import StartPlan, local_compare, local_start
+from fedgrem.types import SiteData, StartReply, StartRequest
+
+
+def local_size(data: SiteData, request: StartRequest) -> StartReply:
+    """Only the site's size, for a fit that starts from given values."""
+    return StartReply(request.candidates, data.row_weight.sum(), jnp.asarray(0.0), jnp.asarray(0))
+
+
+def local_task(name: str, algorithm: Algorithm, start: StartPlan) -> Callable[[SiteData, Any], Any]:
+    """The function of one site's rows and what the center sent that answers ``name``."""
+    tasks: dict[str, Callable[[SiteData, Any], Any]] = {
+        "local_size": local_size,
+        "local_start": partial(local_start, algorithm.family, start),
+        "local_compare": partial(local_compare, algorithm.family, start),
+        "local_step": algorithm.local_step,
+    }
+    return tasks[name]

@@ -1,0 +1,185 @@
+"""Federation: the rows of every site, in process, checked once and stacked for the engine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedgrem.errors import InputError, ShapeError
+from fedgrem.types import Array, NumpyArray, SiteData
+
+BUCKET_OVERHEAD = 4096
+"""Padded rows that one more compiled bucket must save to be worth it."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The rows of one site: ``rows`` (n, p), ``target`` (n,) or None, ``row_weight`` (n,)."""
+
+    name: str
+    rows: NumpyArray
+    target: NumpyArray | None
+    row_weight: NumpyArray
+
+    def as_data(self, n_padded: int | None = None, dtype: type = np.float64) -> SiteData:
+        """The site as its local step sees it, in a canonical row order, padded with rows of weight 0.
+
+        Rows are sorted by their values, so that the order in which they were recorded cannot change a fit.
+        """
+        n, p = self.rows.shape
+        target = np.zeros(n) if self.target is None else self.target
+        order = np.lexsort((target, *self.rows.T[::-1]))
+        size = n if n_padded is None else n_padded
+        columns, padded_target, weight = np.zeros((p, size), dtype), np.zeros(size, dtype), np.zeros(size, dtype)
+        columns[:, :n] = self.rows[order].T
+        padded_target[:n] = target[order]
+        weight[:n] = self.row_weight[order]
+        return SiteData(columns, padded_target, weight)  # type: ignore[arg-type]  # NumPy until stacked
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The data of all sites, in process. Build it with :meth:`from_sites`, which checks it."""
+
+    sites: tuple[Site, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Site names, in order."""
+        return tuple(site.name for site in self.sites)
+
+    @property
+    def n_features(self) -> int:
+        """Columns of every site."""
+        return len(self.columns)
+
+    @classmethod
+    def from_sites(
+        cls,
+        names: Sequence[str],
+        rows: Sequence[NumpyArray],
+        targets: Sequence[NumpyArray] | None = None,
+        row_weights: Sequence[NumpyArray] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        min_rows: int = 1,
+    ) -> "Federation":
+        """Check every site and put them together; each complaint names the site, what was got, and what to do."""
+        if len(names) != len(rows):
+            raise ShapeError(f"got {len(names)} site names for {len(rows)} sites; give one name per site.")
+        if not names:
+            raise InputError("got no sites; give at least one site with rows.")
+        _check_names(names)
+        n_features = rows[0].shape[1] if rows[0].ndim == 2 else -1
+        labels = tuple(columns) if columns is not None else tuple(f"x{j}" for j in range(n_features))
+        sites = []
+        for k, name in enumerate(names):
+            target = None if targets is None else targets[k]
+            weight = np.ones(len(rows[k])) if row_weights is None else row_weights[k]
+            _check_site(name, rows[k], target, weight, labels, names[0], min_rows)
+            sites.append(Site(name, rows[k], target, weight))
+        return cls(tuple(sites), labels)
+
+    def stacked(self, dtype: type = np.float64) -> tuple[tuple[SiteData, ...], Array]:
+        """Sites stacked in buckets of similar size, and the site index of every stacked place."""
+        buckets, order = [], []
+        for size, members in bucket_sizes([len(site.rows) for site in self.sites]):
+            stacked = [self.sites[k].as_data(size, dtype) for k in members]
+            buckets.append(SiteData(*(jnp.asarray(np.stack(leaf)) for leaf in zip(*stacked, strict=True))))
+            order.extend(members)
+        return tuple(buckets), jnp.asarray(order)
+
+
+def bucket_sizes(n_rows: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """Group sites by size: a list of (padded size, site indices), largest first.
+
+    A new bucket begins where a site is less than half the bucket's size and padding all the rest to it would cost more
+    than a bucket does. Sizes are rounded up a little, so that similar federations share a compiled program.
+
+    Examples
+    --------
+    >>> bucket_sizes([150, 150])
+    [(152, [0, 1])]
+    >>> [(size, len(members)) for size, members in bucket_sizes([100_000] + [100] * 50)]
+    [(100032, 1), (104, 50)]
+    """
+    by_size = np.argsort([-n for n in n_rows], kind="stable").tolist()
+    buckets: list[tuple[int, list[int]]] = []
+    for place, k in enumerate(by_size):
+        n = n_rows[k]
+        waste = (buckets[-1][0] - n) * (len(by_size) - place) if buckets else 0
+        if not buckets or (2 * n < buckets[-1][0] and waste > BUCKET_OVERHEAD):
+            grain = 8 if n < 512 else 64
+            buckets.append((max(grain, -(-n // grain) * grain), []))
+        buckets[-1][1].append(k)
+    return [(size, sorted(members)) for size, members in buckets]
+
+
+def _check_names(names: Sequence[str]) -> None:
+    missing = [k for k, name in enumerate(names) if not name]
+    if missing:
+        raise InputError(f"site number {missing[0]} has no name; give every site a non-empty name.")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"site name {name!r} occurs more than once; give every site a name of its own.")
+        seen.add(name)
+
+
+def _check_site(
+    name: str,
+    rows: NumpyArray,
+    target: NumpyArray | None,
+    weight: NumpyArray,
+    columns: tuple[str, ...],
+    first_name: str,
+    min_rows: int,
+) -> None:
+    if rows.ndim != 2 or rows.shape[1] != len(columns):
+        raise ShapeError(
+            f"site {name!r} has rows of shape {rows.shape}, expected (n, {len(columns)}) as at site {first_name!r}; "
+            "give every site the same columns in the same order."
+        )
+    if rows.shape[1] == 0:
+        raise InputError(f"site {name!r} has 0 feature(s) (shape={rows.shape}) while a minimum of 1 is required.")
+    if len(rows) == 0:
+        raise InputError(f"site {name!r} has no rows; leave it out, or give it at least {min_rows}.")
+    _check_finite(name, rows, columns)
+    if target is not None:
+        if target.shape != (len(rows),):
+            raise ShapeError(
+                f"site {name!r} has a target of shape {target.shape}, expected ({len(rows)},), one value per row."
+            )
+        _check_finite(name, target[:, None], ("y",))
+    _check_weight(name, weight, len(rows))
+    used = int((weight > 0).sum())
+    if used < min_rows:
+        raise InputError(
+            f"site {name!r} has {used} row(s) with positive weight, fewer than the {min_rows} components to fit; "
+            "use fewer components, leave the site out, or merge it with a similar one."
+        )
+
+
+def _check_weight(name: str, weight: NumpyArray, n_rows: int) -> None:
+    if weight.shape != (n_rows,):
+        raise ShapeError(
+            f"site {name!r} has sample weights of shape {weight.shape}, expected ({n_rows},), one per row."
+        )
+    if not np.all(np.isfinite(weight)) or np.any(weight < 0):
+        raise InputError(
+            f"site {name!r} has negative, NaN or infinite sample weights; weights must be >= 0 and finite."
+        )
+
+
+def _check_finite(name: str, values: NumpyArray, columns: Sequence[str]) -> None:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        n_nan, n_inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+        where = [str(columns[j]) for j in np.flatnonzero(bad.any(axis=0))]
+        listed = ", ".join(where[:5]) + (", ..." if len(where) > 5 else "")
+        raise InputError(
+            f"site {name!r} contains NaN ({n_nan}) or infinity ({n_inf}) in {int(bad.any(axis=1).sum())} row(s), "
+            f"in column(s) {listed}; drop or impute those rows before fitting."
+        )

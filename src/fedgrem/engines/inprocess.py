@@ -1,0 +1,90 @@
+"""All sites in one process: stacked by size, ``vmap``ped, blocks of rounds in one compiled call."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.rounds import LoopState, play_round
+from fedgrem.algorithms.tasks import local_task
+from fedgrem.algorithms.start import StartPlan
+from fedgrem.data.federation import Federation
+from fedgrem.types import Array, RoundRecord, SiteData
+
+Stacked: TypeAlias = tuple[SiteData, ...]
+
+
+BLOCK = 100
+"""Rounds in one compiled call: the longest wait between two progress reports."""
+
+
+class InProcess:
+    """Runs the local steps of a federation in this process.
+
+    Sites are stacked in buckets of similar size, each padded to its largest site with rows of weight 0, so that one large
+    site does not blow up the rest.
+    """
+
+    def __init__(self, algorithm: Algorithm, federation: Federation, start: StartPlan) -> None:
+        self._algorithm = algorithm
+        self._start = start
+        self._names = federation.names
+        self._buckets, self._order = federation.stacked()
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """In the order of every stacked array."""
+        return self._names
+
+    def ask(self, task: str, sent: Any) -> Any:
+        """Run one task at every site."""
+        return _ask(self._algorithm, self._buckets, self._order, sent, task=task, start=self._start)
+
+    def play(self, state: LoopState, tol: float, limit: int) -> tuple[LoopState, RoundRecord]:
+        """Play up to ``limit`` rounds, at most ``BLOCK``, in one compiled call."""
+        state, records, played = _play(self._algorithm, self._buckets, self._order, state, tol, limit)
+        return state, RoundRecord(*(leaf[: int(played)] for leaf in records))
+
+
+def _at_every_site(step: Callable[[SiteData, Any], Any], buckets: Stacked, order: Array, sent: Any) -> Any:
+    """Apply a one-site function to all sites; ``order`` lists the sites bucket by bucket."""
+    if len(buckets) == 1:
+        return jax.vmap(step)(buckets[0], sent)
+    replies, first = [], 0
+    for bucket in buckets:
+        last = first + bucket.row_weight.shape[0]
+        mine = order[first:last]
+        replies.append(jax.vmap(step)(bucket, jax.tree.map(lambda leaf, mine=mine: leaf[mine], sent)))
+        first = last
+    back = jnp.argsort(order)
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[back], *replies)
+
+
+@partial(jax.jit, static_argnames=("task", "start"))
+def _ask(algorithm: Algorithm, buckets: Stacked, order: Array, sent: Any, *, task: str, start: StartPlan) -> Any:
+    return _at_every_site(local_task(task, algorithm, start), buckets, order, sent)
+
+
+@jax.jit
+def _play(
+    algorithm: Algorithm, buckets: Stacked, order: Array, state: LoopState, tol: float, limit: int
+) -> tuple[LoopState, RoundRecord, Array]:
+    ask = partial(_at_every_site, algorithm.local_step, buckets, order)
+
+    def once(carry: tuple[LoopState, RoundRecord, Array]) -> tuple[LoopState, RoundRecord, Array]:
+        state, records, played = carry
+        state, record = play_round(algorithm, ask, state, tol)
+        records = jax.tree.map(lambda kept, new: kept.at[played].set(new), records, record)
+        return state, records, played + 1
+
+    def keep_going(carry: tuple[LoopState, RoundRecord, Array]) -> Array:
+        state, _, played = carry
+        return (played < jnp.minimum(limit, BLOCK)) & ~state.stop
+
+    _, shapes = jax.eval_shape(lambda: play_round(algorithm, ask, state, tol))
+    empty = jax.tree.map(lambda s: jnp.zeros((BLOCK, *s.shape), s.dtype), shapes)
+    state, records, played = jax.lax.while_loop(keep_going, once, (state, empty, jnp.asarray(0)))
+    return state, records, played

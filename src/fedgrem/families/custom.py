@@ -1,0 +1,58 @@
+"""A user's own mixture: one log density in ``jax.numpy``, and nothing else to derive."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+
+from fedgrem.families.base import ascend, curvature_by_autodiff, q_gradient_by_autodiff
+from fedgrem.families.sampling import draw_rows
+from fedgrem.types import Array, SiteData
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """Components given by ``log_density(row, theta_r)``; gradients and curvature come from autodiff.
+
+    Parameters
+    ----------
+    row_log_density : ``(p,), (q,) -> ()`` in ``jax.numpy``.
+    row_start : ``key, (m, p) -> (q,)``, a random start for one component from m random rows of a site.
+    start_rows : m.
+    """
+
+    row_log_density: Callable[[Array, Array], Array]
+    row_start: Callable[[Array, Array], Array]
+    start_rows: int = 5
+    safe_step = False
+    has_target = False
+
+    def n_parameters(self, n_features: int) -> int:
+        """As long as what ``row_start`` returns."""
+        key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
+        rows = jax.ShapeDtypeStruct((self.start_rows, n_features), jax.numpy.result_type(float))
+        shape: tuple[int, ...] = jax.eval_shape(self.row_start, key, rows).shape
+        return shape[0]
+
+    def log_density(self, data: SiteData, theta: Array) -> Array:
+        """Log density of every row under every component, ``(R, n)``."""
+        by_row = jax.vmap(self.row_log_density, in_axes=(1, None))
+        return jax.vmap(by_row, in_axes=(None, 0))(data.columns, theta)
+
+    def q_gradient(self, data: SiteData, theta: Array, mass: Array) -> Array:
+        """By autodiff."""
+        return q_gradient_by_autodiff(self, data, theta, mass)
+
+    def curvature(self, data: SiteData, theta: Array, mass: Array) -> Array:
+        """By autodiff, at theta; the line search covers densities whose curvature grows along the step."""
+        return curvature_by_autodiff(self, data, theta, mass)
+
+    def exact_step(self, data: SiteData, theta: Array, mass: Array) -> Array:
+        """A few safe gradient steps on the same Q: no closed form is asked of the user."""
+        return jax.lax.fori_loop(0, 3, lambda _, t: ascend(self, data, t, mass, step_size=1.0).theta, theta)
+
+    def draw_start(self, key: Array, data: SiteData, n_components: int) -> Array:
+        """``row_start`` on a few random rows per component."""
+        row_key, start_key = jax.random.split(key)
+        index = draw_rows(row_key, data.row_weight, (n_components, self.start_rows))
+        return jax.vmap(self.row_start)(jax.random.split(start_key, n_components), data.columns.T[index])

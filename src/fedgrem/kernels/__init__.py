@@ -1,0 +1,1 @@
+"""Maths: arrays in, arrays out."""

@@ -1,0 +1,159 @@
+"""Relabelling: component r must mean the same thing at every site (the paper's appendix on label permutation).
+
+Everything here is NumPy: it runs once per fit at the center, on K x R small vectors.
+"""
+
+from itertools import permutations, product
+from math import factorial
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from fedgrem.errors import InputError
+from fedgrem.types import NumpyArray
+
+EXHAUSTIVE_LIMIT = 2_000_000
+"""Most relabellings that :func:`align_exhaustive` will try, ``(R!)^(K-1)``."""
+STEPWISE_LIMIT = 8
+"""Most components for which :func:`align_stepwise` lists all R! relabellings."""
+COMMITTEE = 200
+"""Most sites that are aligned against each other; any further site is aligned against these."""
+
+
+def pair_costs(theta_a: NumpyArray, theta_b: NumpyArray) -> NumpyArray:
+    """Distances between the components of two sets, ``(R_a, q), (..., R_b, q) -> (R_a, ..., R_b)``."""
+    flat = theta_b.reshape(-1, theta_b.shape[-1])
+    # |a - b|^2 = |a|^2 - 2ab + |b|^2 in one matrix product, about a common origin to keep the digits.
+    origin = flat.mean(axis=0)
+    a, b = theta_a - origin, flat - origin
+    square = (a * a).sum(-1)[:, None] - 2.0 * (a @ b.T) + (b * b).sum(-1)
+    distance: NumpyArray = np.sqrt(np.maximum(square, 0.0)).reshape(theta_a.shape[0], *theta_b.shape[:-1])
+    return distance
+
+
+def alignment_score(theta: NumpyArray) -> float:
+    r"""The paper's score of sites as labelled: :math:`\sum_r\sum_{k \ne k'}\|\theta_{k,r} - \theta_{k',r}\|`.
+
+    Examples
+    --------
+    >>> alignment_score(np.array([[[0.0], [5.0]], [[1.0], [5.0]]]))
+    2.0
+    """
+    by_component = np.swapaxes(theta, 0, 1)
+    return float(sum(np.linalg.norm(t[:, None] - t[None], axis=-1).sum() for t in by_component))
+
+
+def relabel(array: NumpyArray, order: NumpyArray) -> NumpyArray:
+    """Reorder components: ``out[k, r] = array[k, order[k, r]]`` for ``(K, R, ...)`` arrays."""
+    index = order.reshape(order.shape + (1,) * (array.ndim - 2))
+    return np.take_along_axis(array, index, axis=1)
+
+
+def best_assignment(theta: NumpyArray, others: NumpyArray) -> NumpyArray:
+    """The relabelling of one site, ``(R,)``, with the lowest score against other sites ``(M, R, q)`` as labelled.
+
+    The score is a sum over components, so this is an assignment problem: R^3 steps instead of R! trials.
+    """
+    cost = pair_costs(theta, others).sum(axis=1)  # cost[s, r]: our component s in place r
+    _, order = linear_sum_assignment(cost.T)
+    return np.asarray(order)
+
+
+def align_exhaustive(theta: NumpyArray) -> NumpyArray:
+    """Alignment Algorithm 1: the relabellings ``(K, R)`` of lowest score among all, site 0 fixed."""
+    n_sites, n_components = theta.shape[:2]
+    trials = factorial(n_components) ** (n_sites - 1)
+    if trials > EXHAUSTIVE_LIMIT:
+        raise InputError(
+            f"exhaustive alignment of {n_sites} sites with {n_components} components would try {trials:.3g} "
+            f"relabellings, more than {EXHAUSTIVE_LIMIT:,}; use alignment='assignment' (the default), which solves "
+            "the same problem without listing them."
+        )
+    orders = np.array(list(permutations(range(n_components))))
+    places = np.arange(n_components)
+    # between[k, l][i, j]: distance of site k under order i from site l under order j
+    between = {}
+    for k in range(n_sites):
+        for other in range(k):
+            cost = pair_costs(theta[k], theta[other])
+            between[k, other] = cost[orders[:, None, places], orders[None, :, places]].sum(-1)
+    best, best_score = None, np.inf
+    for choice in product(range(len(orders)), repeat=n_sites - 1):
+        pick = (0, *choice)
+        score = sum(between[k, other][pick[k], pick[other]] for k, other in between)
+        if score < best_score:
+            best, best_score = pick, score
+    assert best is not None
+    return orders[list(best)]
+
+
+def align_stepwise(theta: NumpyArray) -> NumpyArray:
+    """Alignment Algorithm 2: sites in the order given, each matched to those before it, over all R! relabellings."""
+    n_sites, n_components = theta.shape[:2]
+    if n_components > STEPWISE_LIMIT:
+        raise InputError(
+            f"stepwise alignment lists all {n_components}! relabellings, at most {STEPWISE_LIMIT} components are "
+            "allowed; use alignment='assignment' (the default), which has no such limit."
+        )
+    orders = np.array(list(permutations(range(n_components))))
+    places = np.arange(n_components)
+    result = np.tile(places, (n_sites, 1))
+    for k in range(1, n_sites):
+        cost = pair_costs(theta[k], relabel(theta[:k], result[:k])).sum(axis=1)
+        result[k] = orders[cost[orders, places].sum(axis=1).argmin()]
+    return result
+
+
+def align_by_assignment(
+    theta: NumpyArray, generator: np.random.Generator, *, n_orders: int = 5, max_sweeps: int = 20
+) -> NumpyArray:
+    """Relabel all sites by repeated assignment; the default.
+
+    For each of several random site orders (the paper's remedy for bad sites among the first), every site is matched to
+    those before it; then sweeps rematch each site against all others until none wants to change; the order with the
+    lowest score wins. Beyond ``COMMITTEE`` sites, a random committee is aligned this way and every other site is matched
+    to it once.
+
+    Returns
+    -------
+    order : (K, R) with component ``order[k, r]`` of site k in place r.
+    """
+    n_sites, n_components = theta.shape[:2]
+    identity = np.tile(np.arange(n_components), (n_sites, 1))
+    if n_components == 1 or n_sites == 1:
+        return identity
+    committee = generator.permutation(n_sites)[:COMMITTEE]
+    members = theta[committee]
+    best, best_score = None, np.inf
+    for _ in range(n_orders):
+        order = _one_alignment(members, generator.permutation(len(members)), max_sweeps)
+        score = alignment_score(relabel(members, order))
+        if score < best_score * (1.0 - 1e-12):
+            best, best_score = order, score
+    assert best is not None
+    # Labels are only fixed up to one common relabelling: leave the first site of the committee as it came.
+    best = best[:, np.argsort(best[committee.argmin()])]
+    reference = relabel(members, best)
+    result = identity
+    result[committee] = best
+    for k in np.setdiff1d(np.arange(n_sites), committee):
+        result[k] = best_assignment(theta[k], reference)
+    return result
+
+
+def _one_alignment(theta: NumpyArray, site_order: NumpyArray, max_sweeps: int) -> NumpyArray:
+    n_sites, n_components = theta.shape[:2]
+    result = np.tile(np.arange(n_components), (n_sites, 1))
+    aligned = theta.copy()
+    for step, k in enumerate(site_order[1:], start=1):
+        result[k] = best_assignment(theta[k], aligned[site_order[:step]])
+        aligned[k] = theta[k][result[k]]
+    for _ in range(max_sweeps):
+        changed = False
+        for k in site_order:
+            order = best_assignment(theta[k], aligned[np.arange(n_sites) != k])
+            if not np.array_equal(order, result[k]):
+                result[k], aligned[k], changed = order, theta[k][order], True
+        if not changed:
+            break
+    return result

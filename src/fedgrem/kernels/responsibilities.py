@@ -1,0 +1,38 @@
+"""The E-step, in log space, for every family."""
+
+import jax.numpy as jnp
+
+from fedgrem.types import Array
+
+
+def posterior(log_density: Array, weights: Array, row_weight: Array) -> tuple[Array, Array]:
+    r"""Posterior mass of every component on every row, and the log-likelihood.
+
+    Row i contributes ``row_weight[i]`` of mass in all: :math:`m_{ri} = v_i\,P(z_i = r \mid x_i)`. Components come
+    first and rows last, so that sums over components run over whole contiguous vectors of rows.
+
+    Parameters
+    ----------
+    log_density : (R, n) log density of each row under each component.
+    weights : (R,) mixture weights.
+    row_weight : (n,) sample weights, 0 for padding.
+
+    Returns
+    -------
+    mass : (R, n), and the log-likelihood, a scalar.
+
+    Examples
+    --------
+    >>> mass, loglik = posterior(jnp.log(jnp.array([[0.5], [0.5]])), jnp.array([0.25, 0.75]), jnp.ones(1))
+    >>> [round(float(m), 6) for m in mass.ravel()], round(float(jnp.exp(loglik)), 6)
+    ([0.25, 0.75], 0.5)
+    """
+    joint = log_density + jnp.log(weights)[:, None]
+    peak = joint.max(axis=0)
+    peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
+    likelihood = jnp.exp(joint - peak)
+    total = likelihood.sum(axis=0)
+    mass = likelihood * (row_weight / total)
+    # A padded row must not bring in an infinity of its own: 0 * inf is not 0.
+    row_log_likelihood = jnp.where(row_weight > 0, peak + jnp.log(total), 0.0)
+    return mass, row_weight @ row_log_likelihood

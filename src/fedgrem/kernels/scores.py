@@ -1,0 +1,48 @@
+"""How far an estimate is from the truth, up to relabelling."""
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from fedgrem.kernels.matching import pair_costs
+from fedgrem.types import NumpyArray
+
+
+def parameter_errors(
+    weights: NumpyArray, theta: NumpyArray, true_weights: NumpyArray, true_theta: NumpyArray
+) -> tuple[NumpyArray, NumpyArray]:
+    """Largest error over components of the weights and of theta at each site, ``(K,)`` each.
+
+    Each site is relabelled to the truth by the assignment of least total distance in theta, as in the paper's
+    best permutation, and both errors are taken under that labelling.
+
+    Examples
+    --------
+    >>> w, t = parameter_errors(np.array([[0.4, 0.6]]), np.array([[[9.0], [0.0]]]),
+    ...                         np.array([[0.5, 0.5]]), np.array([[[0.0], [8.0]]]))
+    >>> w.round(6).tolist(), t.tolist()
+    ([0.1], [1.0])
+    """
+    n_sites = theta.shape[0]
+    weight_error, theta_error = np.empty(n_sites), np.empty(n_sites)
+    for k in range(n_sites):
+        cost = pair_costs(true_theta[k], theta[k])
+        truth, found = linear_sum_assignment(cost)
+        theta_error[k] = np.linalg.norm(true_theta[k][truth] - theta[k][found], axis=-1).max()
+        weight_error[k] = np.abs(true_weights[k][truth] - weights[k][found]).max()
+    return weight_error, theta_error
+
+
+def misclustering_rate(labels: NumpyArray, predicted: NumpyArray) -> float:
+    """Share of rows in the wrong group under the best relabelling of ``predicted``.
+
+    Examples
+    --------
+    >>> misclustering_rate(np.array(["a", "a", "b", "b"]), np.array([1, 1, 0, 1]))
+    0.25
+    """
+    true_names, true_index = np.unique(labels, return_inverse=True)
+    found_names, found_index = np.unique(predicted, return_inverse=True)
+    table = np.zeros((len(true_names), len(found_names)))
+    np.add.at(table, (true_index, found_index), 1.0)
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return float(1.0 - table[rows, columns].sum() / len(labels))
