@@ -64,7 +64,8 @@ class StartRequest(NamedTuple):
     key: Array
     """(2,) random key derived from (seed, site name, purpose)."""
     candidates: Params
-    """(M, R) and (M, R, q): starts to try, the site's own first and the common one second; M may be 0."""
+    """(M, R) and (M, R, q): starts to try, or to improve in turn; in a comparison the site's own comes first and the common one
+    second. M may be 0."""
     penalty: Array
     """() lambda: what a distance from the common start costs in the comparison."""
 
@@ -73,13 +74,13 @@ class StartReply(NamedTuple):
     """What a site answers to a :class:`StartRequest`."""
 
     params: Params
-    """The best start this site found, judged on its own rows."""
+    """The best start this site found, judged on its own rows; where joint starts are improved, all M of them."""
     n_rows: Array
     """() the total row weight."""
     log_likelihood: Array
-    """() of that start."""
+    """() of that start; (M,) where joint starts are improved."""
     choice: Array
-    """() which candidate won; -1 for the site's own."""
+    """() which candidate won, 0 being the site's own; (M,) zeros where nothing is chosen."""
 
 
 class Central(NamedTuple):

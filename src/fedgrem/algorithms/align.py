@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.start import StartPlan
-from fedgrem.kernels.matching import align_by_assignment, align_exhaustive, align_stepwise, relabel
+from fedgrem.kernels.matching import align_by_assignment, align_exhaustive, align_stepwise, best_assignment, relabel
 from fedgrem.types import Array, NumpyArray, Params
 
 
@@ -40,15 +40,26 @@ def align(params: Params, plan: StartPlan, seed: int) -> Params:
     return Params(jnp.asarray(relabel(weights, order)), jnp.asarray(relabel(theta, order)))
 
 
-def candidates(params: Params, log_likelihood: Array, n_rows: Array, plan: StartPlan) -> Params:
-    """The starts every site should try: its own first, the median of all sites, then the best-fitting donors.
+def align_to(params: Params, common: Params) -> Params:
+    """Relabel every site's components, ``(K, R), (K, R, q)``, to a common start ``(R, q)``."""
+    weights, theta = np.asarray(params.weights), np.asarray(params.theta)
+    order = np.stack([best_assignment(own, np.asarray(common.theta)[None]) for own in theta])
+    return Params(jnp.asarray(relabel(weights, order)), jnp.asarray(relabel(theta, order)))
+
+
+def middle_of(params: Params) -> Params:
+    """The coordinate-wise median of aligned starts, ``(R,), (R, q)``."""
+    weights = jnp.median(params.weights, axis=0)
+    return Params(weights / weights.sum(), jnp.median(params.theta, axis=0))
+
+
+def candidates(params: Params, common: Params, log_likelihood: Array, n_rows: Array, plan: StartPlan) -> Params:
+    """The starts every site should try: its own first, the common one, then the best-fitting donors.
 
     Returns
     -------
     Params of shape (K, M, R) and (K, M, R, q). A hostile donor costs a site one try: each judges by its own rows.
     """
-    middle = Params(jnp.median(params.weights, axis=0), jnp.median(params.theta, axis=0))
-    middle = middle._replace(weights=middle.weights / middle.weights.sum())
     n_sites = params.weights.shape[0]
     donors = np.argsort(-np.asarray(log_likelihood / n_rows), kind="stable")[: min(plan.donors, n_sites)]
 
@@ -56,4 +67,4 @@ def candidates(params: Params, log_likelihood: Array, n_rows: Array, plan: Start
         everyone = jnp.concatenate([shared[None], own[donors]])
         return jnp.concatenate([own[:, None], jnp.broadcast_to(everyone, (n_sites, *everyone.shape))], axis=1)
 
-    return Params(stack(params.weights, middle.weights), stack(params.theta, middle.theta))
+    return Params(stack(params.weights, common.weights), stack(params.theta, common.theta))

@@ -58,7 +58,7 @@ class Engine(Protocol):
         ...
 
     def play(self, state: Any, tol: float, limit: int) -> tuple[Any, Any]:
-        """Play up to ``limit`` rounds from ``state``; returns the new state and the stacked records of the rounds played."""
+        """Play up to ``limit`` rounds from ``state``; returns the new state and the stacked records of those rounds."""
         ...
 
 

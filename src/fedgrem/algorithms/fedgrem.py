@@ -34,8 +34,8 @@ class FedGrEM:
 
     with :math:`\lambda_t = \text{decay}\cdot\lambda_{t-1} + C\sqrt{q + \log K}`, :math:`\lambda_0 = 1`.
 
-    Where a family's curvature forces a shorter step (factor s, 1 for unit Gaussians), the site's quadratic is weighted by
-    1/s and its threshold by s: the proximal gradient step of that length. The fixed point then does not depend on s.
+    Where a family's curvature forces a shorter step (factor s, 1 for unit Gaussians), the site's quadratic is weighted
+    by 1/s and its threshold by s: the proximal gradient step of that length. The fixed point then does not depend on s.
     """
 
     family: Family

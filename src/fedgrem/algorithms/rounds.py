@@ -1,14 +1,16 @@
 """The one loop of the package: start, align, rounds, stop, result."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedgrem.algorithms.align import align, candidates, derive_key
+from fedgrem.algorithms.align import align, align_to, candidates, derive_key, generator_for, middle_of
 from fedgrem.algorithms.base import Algorithm, Engine
 from fedgrem.algorithms.start import StartPlan
+from fedgrem.algorithms.tracks import breed, first_tracks, next_guess, pool_of, score
 from fedgrem.types import (
     Array,
     Broadcast,
@@ -21,7 +23,6 @@ from fedgrem.types import (
     StartRequest,
     Upload,
 )
-
 
 LARGEST_PENALTY = 1e6
 """Stands for an infinite penalty where starts are compared: 0 * inf has no answer."""
@@ -114,7 +115,7 @@ def run(
 ) -> FitResult:
     """Fit: find starts, align them, play rounds until they settle, and report."""
     tell = on_progress or (lambda _: None)
-    params, n_rows, choice, cost = _starts(engine, plan, tell)
+    params, n_rows, choice, cost = _starts(engine, plan, algorithm.family.start_tracks, tell)
     count = jnp.asarray(0)
     state = LoopState(algorithm.central_start(params, n_rows), count, count, jnp.asarray(False))
     records: list[RoundRecord] = []
@@ -130,7 +131,7 @@ def run(
 
 
 def _starts(
-    engine: Engine, plan: Plan, tell: Callable[[Progress], None]
+    engine: Engine, plan: Plan, usual_tracks: int, tell: Callable[[Progress], None]
 ) -> tuple[Params, Array, NumpyArray, dict[str, int]]:
     """Starts of all sites, aligned; the sites' sizes; and who took whose start."""
     names, start = engine.site_names, plan.start
@@ -152,11 +153,37 @@ def _starts(
     nothing = Params(jnp.zeros((len(names), 0)), jnp.zeros((len(names), 0)))
     reply = exchange("local_start", "starts", nothing)
     params = align(reply.params, start, plan.seed)
+    common = middle_of(params)
+    n_tracks = usual_tracks if start.tracks is None else start.tracks
+    # Without a penalty sites have nothing in common, and a joint start would be a start for nobody.
+    if n_tracks > 0 and len(names) > 1 and plan.start_penalty > 0:
+        common = _joint_start(params, names, plan, n_tracks, partial(exchange, "local_track", "joint starts"))
+        params = align_to(params, common)
     for _ in range(start.exchanges if len(names) > 1 else 0):
-        tried = candidates(params, reply.log_likelihood, reply.n_rows, start)
+        tried = candidates(params, common, reply.log_likelihood, reply.n_rows, start)
         reply = exchange("local_compare", "exchange", tried)
         params = align(reply.params, start, plan.seed)
+        common = middle_of(params)
     return params, reply.n_rows, np.asarray(reply.choice), cost
+
+
+def _joint_start(
+    params: Params, names: tuple[str, ...], plan: Plan, n_tracks: int, ask: Callable[[Params], StartReply]
+) -> Params:
+    """The best joint start, ``(R,), (R, q)``, that tracks from the sites' aligned starts lead to."""
+    generator, pool = generator_for(plan.seed, "tracks"), pool_of(params)
+    tracks = first_tracks(params, names, n_tracks, generator)
+    for left in reversed(range(plan.start.generations)):
+        weights = jnp.broadcast_to(tracks.weights, (len(names), *tracks.weights.shape))
+        for _ in range(plan.start.generation):
+            guess = tracks.theta
+            reply = ask(Params(weights, jnp.broadcast_to(guess, (len(names), *guess.shape))))
+            tracks, weights = next_guess(reply, guess), reply.params.weights
+        scores = score(reply)
+        if left:
+            tracks = breed(tracks, scores, pool, n_tracks, generator)
+    best = int(np.argmax(scores))
+    return Params(tracks.weights[best], tracks.theta[best])
 
 
 def _count(params: Params) -> int:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedgrem.families.base import LEAST_SHARE, Family
 from fedgrem.kernels.center import group_soft_threshold
+from fedgrem.kernels.randomness import split_key
 from fedgrem.kernels.responsibilities import posterior
 from fedgrem.types import Array, Params, SiteData, StartReply, StartRequest
 
@@ -28,6 +29,14 @@ class StartPlan:
     donors: int = 0
     """Starts of single sites sent round in an exchange, besides the coordinate-wise median of all sites."""
     alignment: Literal["assignment", "stepwise", "exhaustive"] = "assignment"
+    tracks: int | None = None
+    """Joint starts that all sites improve together before the exchanges; None leaves it to the family, 0 is none."""
+    generations: int = 5
+    """Times that poor tracks give way to variants of good ones, plus one."""
+    generation: int = 6
+    """Rounds of a generation."""
+    stride: int = 4
+    """EM iterations at every site in such a round."""
 
 
 class Prior(NamedTuple):
@@ -53,7 +62,7 @@ def em(
         return jnp.maximum(weights, LEAST_SHARE / weights.shape[0])
 
     def once(_: int, params: Params) -> Params:
-        mass, _ = posterior(family.log_density(data, params.theta), params.weights, data.row_weight)
+        mass, _log_likelihood = posterior(family.log_density(data, params.theta), params.weights, data.row_weight)
         weights = mass.sum(axis=1) / n_rows
         theta = family.exact_step(data, params.theta, mass)
         if prior is not None:
@@ -79,7 +88,7 @@ def local_start(family: Family, plan: StartPlan, data: SiteData, request: StartR
         return em(family, data, Params(even, theta), plan.short)
 
     # One restart at a time, all sites at once: memory stays that of one E-step.
-    runs, log_likelihood = jax.lax.map(restart, jax.random.split(request.key, plan.n_init))
+    runs, log_likelihood = jax.lax.map(restart, split_key(request.key, plan.n_init))
     best = Params(*(leaf[jnp.argmax(log_likelihood)] for leaf in runs))
     return _reply(data, *em(family, data, best, plan.long), jnp.asarray(0))
 
@@ -87,13 +96,28 @@ def local_start(family: Family, plan: StartPlan, data: SiteData, request: StartR
 def local_compare(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:
     """EM from every candidate, pulled towards the common start; the one that fits these rows best is kept.
 
-    Candidate 0 is this site's own start, candidate 1 the common one. Without the pull, a site that has few or no rows of a
-    component would rather split another one in two.
+    Candidate 0 is this site's own start, candidate 1 the common one. Without the pull, a site that has few or no rows
+    of a component would rather split another one in two.
     """
     prior = Prior(request.candidates.theta[1], request.penalty)
     runs, value = jax.lax.map(lambda start: em(family, data, start, plan.long, prior), request.candidates)
     best = jnp.argmax(value)
     return _reply(data, Params(*(leaf[best] for leaf in runs)), value[best], best)
+
+
+def local_track(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:
+    """A few EM iterations from every candidate, each pulled towards where it came from; the last M-step is free.
+
+    The pull keeps labels and lets a site fill what it has few rows of; the free step says where its rows would go.
+    """
+
+    def follow(start: Params) -> tuple[Params, Array]:
+        params, value = em(family, data, start, plan.stride, Prior(start.theta, request.penalty))
+        mass, _ = posterior(family.log_density(data, params.theta), params.weights, data.row_weight)
+        return Params(mass.sum(axis=1) / data.row_weight.sum(), family.exact_step(data, params.theta, mass)), value
+
+    runs, value = jax.lax.map(follow, request.candidates)
+    return _reply(data, runs, value, jnp.zeros(value.shape, dtype=int))
 
 
 def _reply(data: SiteData, params: Params, log_likelihood: Array, choice: Array) -> StartReply:

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedgrem.algorithms.base import Algorithm
-from fedgrem.algorithms.start import StartPlan, local_compare, local_start
+from fedgrem.algorithms.start import StartPlan, local_compare, local_start, local_track
 from fedgrem.types import SiteData, StartReply, StartRequest
 
 
@@ -22,6 +22,7 @@ def local_task(name: str, algorithm: Algorithm, start: StartPlan) -> Callable[[S
         "local_size": local_size,
         "local_start": partial(local_start, algorithm.family, start),
         "local_compare": partial(local_compare, algorithm.family, start),
+        "local_track": partial(local_track, algorithm.family, start),
         "local_step": algorithm.local_step,
     }
     return tasks[name]

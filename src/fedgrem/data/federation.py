@@ -82,6 +82,27 @@ class Federation:
             sites.append(Site(name, rows[k], target, weight))
         return cls(tuple(sites), labels)
 
+    def merged(self) -> "Federation":
+        """All rows in one pot: a federation of one site, named after the first site in alphabetical order."""
+        targets = [site.target for site in self.sites if site.target is not None]
+        pot = Site(
+            min(self.names),
+            np.concatenate([site.rows for site in self.sites]),
+            np.concatenate(targets) if targets else None,
+            np.concatenate([site.row_weight for site in self.sites]),
+        )
+        return Federation((pot,), self.columns)
+
+    def check_columns(self, *, constant_allowed: bool) -> None:
+        """Refuse a column that says nothing at any site: all zeros, or one value where no intercept can be meant."""
+        for j, column in enumerate(self.columns):
+            low = min(site.rows[:, j].min() for site in self.sites)
+            high = max(site.rows[:, j].max() for site in self.sites)
+            if low == high and (low == 0.0 or not constant_allowed):
+                raise InputError(
+                    f"column {column!r} is constant ({low:g}) at every site and carries no information; drop it."
+                )
+
     def stacked(self, dtype: type = np.float64) -> tuple[tuple[SiteData, ...], Array]:
         """Sites stacked in buckets of similar size, and the site index of every stacked place."""
         buckets, order = [], []
@@ -155,6 +176,8 @@ def _check_site(
         _check_finite(name, target[:, None], ("y",))
     _check_weight(name, weight, len(rows))
     used = int((weight > 0).sum())
+    if used == 0:
+        raise InputError(f"site {name!r} has only sample weights of zero; leave it out, or weigh some rows.")
     if used < min_rows:
         raise InputError(
             f"site {name!r} has {used} row(s) with positive weight, fewer than the {min_rows} components to fit; "
@@ -177,7 +200,7 @@ def _check_finite(name: str, values: NumpyArray, columns: Sequence[str]) -> None
     bad = ~np.isfinite(values)
     if bad.any():
         n_nan, n_inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-        where = [str(columns[j]) for j in np.flatnonzero(bad.any(axis=0))]
+        where = [str(columns[j]) for j in np.flatnonzero(bad.any(axis=0)).tolist()]
         listed = ", ".join(where[:5]) + (", ..." if len(where) > 5 else "")
         raise InputError(
             f"site {name!r} contains NaN ({n_nan}) or infinity ({n_inf}) in {int(bad.any(axis=1).sum())} row(s), "

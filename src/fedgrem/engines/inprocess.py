@@ -6,11 +6,13 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.pooled import InOnePot
 from fedgrem.algorithms.rounds import LoopState, play_round
-from fedgrem.algorithms.tasks import local_task
 from fedgrem.algorithms.start import StartPlan
+from fedgrem.algorithms.tasks import local_task
 from fedgrem.data.federation import Federation
 from fedgrem.types import Array, RoundRecord, SiteData
 
@@ -24,15 +26,21 @@ BLOCK = 100
 class InProcess:
     """Runs the local steps of a federation in this process.
 
-    Sites are stacked in buckets of similar size, each padded to its largest site with rows of weight 0, so that one large
-    site does not blow up the rest.
+    Sites are stacked in buckets of similar size, each padded to its largest site with rows of weight 0, so that one
+    large site does not blow up the rest.
     """
 
-    def __init__(self, algorithm: Algorithm, federation: Federation, start: StartPlan) -> None:
+    def __init__(
+        self, algorithm: Algorithm, federation: Federation, start: StartPlan, *, dtype: type = np.float64
+    ) -> None:
         self._algorithm = algorithm
         self._start = start
         self._names = federation.names
-        self._buckets, self._order = federation.stacked()
+        self._in_one_pot = isinstance(algorithm, InOnePot)
+        self._sizes = jnp.asarray([site.row_weight.sum() for site in federation.sites], dtype=dtype)
+        self._buckets, self._order = (federation.merged() if self._in_one_pot else federation).stacked(dtype)
+        if self._in_one_pot:  # one site in the buckets: it reads the mail of the first by name, whatever their order
+            self._order = jnp.asarray([self._names.index(min(self._names))])
 
     @property
     def site_names(self) -> tuple[str, ...]:
@@ -41,7 +49,8 @@ class InProcess:
 
     def ask(self, task: str, sent: Any) -> Any:
         """Run one task at every site."""
-        return _ask(self._algorithm, self._buckets, self._order, sent, task=task, start=self._start)
+        reply = _ask(self._algorithm, self._buckets, self._order, sent, task=task, start=self._start)
+        return reply._replace(n_rows=self._sizes) if self._in_one_pot else reply
 
     def play(self, state: LoopState, tol: float, limit: int) -> tuple[LoopState, RoundRecord]:
         """Play up to ``limit`` rounds, at most ``BLOCK``, in one compiled call."""
@@ -51,6 +60,10 @@ class InProcess:
 
 def _at_every_site(step: Callable[[SiteData, Any], Any], buckets: Stacked, order: Array, sent: Any) -> Any:
     """Apply a one-site function to all sites; ``order`` lists the sites bucket by bucket."""
+    if len(order) == 1:  # one site, or all rows in one pot: the answer is everybody's
+        n_sites = jax.tree.leaves(sent)[0].shape[0]
+        reply = jax.vmap(step)(buckets[0], jax.tree.map(lambda leaf: leaf[order], sent))
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n_sites, *leaf.shape[1:])), reply)
     if len(buckets) == 1:
         return jax.vmap(step)(buckets[0], sent)
     replies, first = [], 0

@@ -30,6 +30,11 @@ class Family(Protocol):
         """Whether the family explains a response ``y``."""
         ...
 
+    @property
+    def start_tracks(self) -> int:
+        """Joint starts that sites should improve together before round 1; 0 where a site's own rows suffice."""
+        ...
+
     def n_parameters(self, n_features: int) -> int:
         """Length q of a component's parameter vector."""
         ...
@@ -39,7 +44,7 @@ class Family(Protocol):
         ...
 
     def q_gradient(self, data: SiteData, theta: Array, mass: Array) -> Array:
-        """Gradient of :math:`Q = \\sum_{ri} m_{ri} \\log p(x_i; \\theta_r)` in theta, ``(R, q)``."""
+        r"""Gradient of :math:`Q = \sum_{ri} m_{ri} \log p(x_i; \theta_r)` in theta, ``(R, q)``."""
         ...
 
     def curvature(self, data: SiteData, theta: Array, mass: Array) -> Array:
@@ -52,6 +57,26 @@ class Family(Protocol):
 
     def draw_start(self, key: Array, data: SiteData, n_components: int) -> Array:
         """Draw random component parameters from one site's rows, ``(R, q)``."""
+        ...
+
+
+@runtime_checkable
+class ExponentialFamily(Protocol):
+    """What a family may offer besides: an M-step that sees the rows only through sums over them.
+
+    The statistics of several sites add up, and the M-step from the sum is that on all their rows.
+    """
+
+    def n_statistics(self, n_parameters: int) -> int:
+        """Numbers s per component."""
+        ...
+
+    def sufficient_statistics(self, data: SiteData, mass: Array) -> Array:
+        """Sums over one site's rows, weighted by ``mass`` (R, n), ``(R, s)``."""
+        ...
+
+    def from_statistics(self, statistics: Array, theta: Array) -> Array:
+        """The maximizer of Q, ``(R, q)``; a component that holds nothing may stay at ``theta``."""
         ...
 
 
@@ -80,8 +105,9 @@ def q_gradient_by_autodiff(family: Family, data: SiteData, theta: Array, mass: A
 
 
 def largest_eigenvalue_bound(matrix: Array) -> Array:
-    r"""Cheap upper bound on the spectral norm of symmetric matrices ``(..., q, q)``, at most :math:`q^{1/16}` too large.
+    r"""Cheap upper bound on the spectral norm of symmetric matrices ``(..., q, q)``.
 
+    It is at most :math:`q^{1/16}` too large:
     :math:`\|A\|_2 \le \|A^8\|_F^{1/8} \le q^{1/16}\|A\|_2`, by three squarings instead of an eigenvalue solver.
 
     Examples

@@ -7,6 +7,7 @@ import jax
 
 from fedgrem.families.base import ascend, curvature_by_autodiff, q_gradient_by_autodiff
 from fedgrem.families.sampling import draw_rows
+from fedgrem.kernels.randomness import split_key
 from fedgrem.types import Array, SiteData
 
 
@@ -26,11 +27,12 @@ class Custom:
     start_rows: int = 5
     safe_step = False
     has_target = False
+    start_tracks = 0
 
     def n_parameters(self, n_features: int) -> int:
         """As long as what ``row_start`` returns."""
         key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
-        rows = jax.ShapeDtypeStruct((self.start_rows, n_features), jax.numpy.result_type(float))
+        rows = jax.eval_shape(lambda: jax.numpy.zeros((self.start_rows, n_features)))
         shape: tuple[int, ...] = jax.eval_shape(self.row_start, key, rows).shape
         return shape[0]
 
@@ -49,10 +51,11 @@ class Custom:
 
     def exact_step(self, data: SiteData, theta: Array, mass: Array) -> Array:
         """A few safe gradient steps on the same Q: no closed form is asked of the user."""
-        return jax.lax.fori_loop(0, 3, lambda _, t: ascend(self, data, t, mass, step_size=1.0).theta, theta)
+        moved: Array = jax.lax.fori_loop(0, 3, lambda _, t: ascend(self, data, t, mass, step_size=1.0).theta, theta)
+        return moved
 
     def draw_start(self, key: Array, data: SiteData, n_components: int) -> Array:
         """``row_start`` on a few random rows per component."""
-        row_key, start_key = jax.random.split(key)
+        row_key, start_key = split_key(key, 2)
         index = draw_rows(row_key, data.row_weight, (n_components, self.start_rows))
-        return jax.vmap(self.row_start)(jax.random.split(start_key, n_components), data.columns.T[index])
+        return jax.vmap(self.row_start)(split_key(start_key, n_components), data.columns.T[index])

@@ -15,6 +15,7 @@ class Gaussian:
 
     safe_step = True
     has_target = False
+    start_tracks = 0
 
     def n_parameters(self, n_features: int) -> int:
         """A mean per feature."""
@@ -42,3 +43,16 @@ class Gaussian:
     def draw_start(self, key: Array, data: SiteData, n_components: int) -> Array:
         """Rows far from each other, by greedy k-means++."""
         return spread_rows(key, data, n_components)
+
+    def n_statistics(self, n_parameters: int) -> int:
+        """The mass a component holds, and its weighted sum of rows."""
+        return 1 + n_parameters
+
+    def sufficient_statistics(self, data: SiteData, mass: Array) -> Array:
+        """Mass and weighted sums, ``(R, 1 + p)``."""
+        return jnp.concatenate([mass.sum(axis=1)[:, None], mass @ data.columns.T], axis=1)
+
+    def from_statistics(self, statistics: Array, theta: Array) -> Array:
+        """Weighted means, ``(R, p)``; a component that holds nothing stays where it is."""
+        held = statistics[:, :1]
+        return jnp.where(held > 0, statistics[:, 1:] / jnp.where(held > 0, held, 1.0), theta)

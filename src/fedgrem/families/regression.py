@@ -10,13 +10,18 @@ from fedgrem.families.base import largest_eigenvalue_bound
 from fedgrem.families.sampling import draw_rows
 from fedgrem.types import Array, SiteData
 
+EMPTY = 1e-12
+"""The mass, in rows, below which a component's coefficients go to zero instead of to whatever rounding makes them."""
+
 
 def weighted_least_squares(data: SiteData, mass: Array, ridge: float) -> Array:
     """Coefficients of every component, ``(R, p)``, with ``ridge`` relative to the covariates' mean square."""
     x, y = data.columns, data.target
     gram = second_moments(data, mass)
     mean_square = jnp.trace(gram, axis1=1, axis2=2) / x.shape[0]
-    lift = jnp.where(mean_square > 0, ridge * mean_square, 1.0)
+    # A component may hold a mass of 1e-300: relative to that alone, the ridge would underflow and the solution be NaN.
+    lift = ridge * mean_square + EMPTY * jnp.max(x * x)
+    lift = jnp.where(lift > 0, lift, 1.0)
     gram = gram + lift[:, None, None] * jnp.eye(x.shape[0], dtype=x.dtype)
     solution: Array = jnp.linalg.solve(gram, ((mass * y) @ x.T)[..., None])[..., 0]
     return solution
@@ -35,6 +40,7 @@ class LinearRegression:
     ridge: float = 1e-6
     safe_step = True
     has_target = True
+    start_tracks = 12
 
     def n_parameters(self, n_features: int) -> int:
         """A coefficient per covariate."""
@@ -64,3 +70,30 @@ class LinearRegression:
         mass = jnp.zeros((n_components, n_rows), dtype=data.columns.dtype)
         mass = mass.at[jnp.arange(n_components)[:, None], rows].add(1.0)
         return weighted_least_squares(data, mass, 1e-2)
+
+    def n_statistics(self, n_parameters: int) -> int:
+        """Half of a symmetric matrix, and a vector."""
+        return n_parameters * (n_parameters + 1) // 2 + n_parameters
+
+    def sufficient_statistics(self, data: SiteData, mass: Array) -> Array:
+        """Weighted second moments of the covariates (upper triangle) and their products with y, ``(R, s)``."""
+        rows, columns = jnp.triu_indices(data.columns.shape[0])
+        cross = (mass * data.target) @ data.columns.T
+        return jnp.concatenate([second_moments(data, mass)[:, rows, columns], cross], axis=1)
+
+    def from_statistics(self, statistics: Array, theta: Array) -> Array:
+        """Weighted least squares with the same ridge, ``(R, p)``.
+
+        Statistics that carry noise may belong to no rows at all: along directions of negative curvature nothing is
+        known, and the coefficient is 0.
+        """
+        n_features = theta.shape[1]
+        rows, columns = jnp.triu_indices(n_features)
+        half = jnp.zeros((len(theta), n_features, n_features), statistics.dtype)
+        half = half.at[:, rows, columns].set(statistics[:, : len(rows)])
+        values, axes = jnp.linalg.eigh(half + jnp.triu(half, 1).swapaxes(1, 2))
+        mean_square = values.sum(axis=1) / n_features
+        lift = jnp.where(mean_square > 0, self.ridge * mean_square, 1.0)[:, None]
+        along = jnp.einsum("rpq,rp->rq", axes, statistics[:, len(rows) :])
+        solved = jnp.where(values > 0, along / (jnp.maximum(values, 0.0) + lift), 0.0)
+        return jnp.einsum("rpq,rq->rp", axes, solved)

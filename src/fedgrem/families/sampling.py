@@ -5,16 +5,17 @@ from math import log
 import jax
 import jax.numpy as jnp
 
+from fedgrem.kernels.randomness import fold_in, uniforms
 from fedgrem.types import Array, SiteData
 
 
 def draw_rows(key: Array, density: Array, shape: tuple[int, ...]) -> Array:
     """Indices of rows drawn with replacement, with probability proportional to ``density`` (n,)."""
     cumulative = jnp.cumsum(density)
-    uniform = jax.random.uniform(key, shape, dtype=density.dtype)
-    index = jnp.searchsorted(cumulative, uniform * cumulative[-1], side="right")
+    uniform = uniforms(key, shape, density.dtype)
+    index = jnp.searchsorted(cumulative, uniform * cumulative[-1], side="right", method="compare_all")
     # Rounding can land on the very end; the last row of positive density is the one meant.
-    last = jnp.searchsorted(cumulative, cumulative[-1], side="left")
+    last = jnp.searchsorted(cumulative, cumulative[-1], side="left", method="compare_all")
     return jnp.minimum(index, last)
 
 
@@ -34,12 +35,13 @@ def spread_rows(key: Array, data: SiteData, n_components: int) -> Array:
         chosen, nearest = carry
         potential = weight * nearest
         density = jnp.where(potential.sum() > 0, potential, weight)
-        trials = x[:, draw_rows(jax.random.fold_in(key, step), density, (n_trials,))].T
+        trials = x[:, draw_rows(fold_in(key, step), density, (n_trials,))].T
         after = jnp.minimum(nearest, squared_distance(trials))
         best = jnp.argmin(after @ weight)
         return chosen.at[step].set(trials[best]), after[best]
 
-    first = x[:, draw_rows(jax.random.fold_in(key, n_components), weight, (1,))].T
+    first = x[:, draw_rows(fold_in(key, n_components), weight, (1,))].T
     chosen = jnp.zeros((n_components, x.shape[0]), dtype=x.dtype).at[0].set(first[0])
-    chosen, _ = jax.lax.fori_loop(1, n_components, choose, (chosen, squared_distance(first)[0]))
-    return chosen
+    spread: Array
+    spread, _ = jax.lax.fori_loop(1, n_components, choose, (chosen, squared_distance(first)[0]))
+    return spread

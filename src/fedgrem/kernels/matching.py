@@ -111,8 +111,8 @@ def align_by_assignment(
 
     For each of several random site orders (the paper's remedy for bad sites among the first), every site is matched to
     those before it; then sweeps rematch each site against all others until none wants to change; the order with the
-    lowest score wins. Beyond ``COMMITTEE`` sites, a random committee is aligned this way and every other site is matched
-    to it once.
+    lowest score wins. Beyond ``COMMITTEE`` sites, a random committee is aligned this way and every other site is
+    matched to it once.
 
     Returns
     -------

@@ -5,11 +5,29 @@ import jax.numpy as jnp
 from fedgrem.types import Array
 
 
-def posterior(log_density: Array, weights: Array, row_weight: Array) -> tuple[Array, Array]:
-    r"""Posterior mass of every component on every row, and the log-likelihood.
+def row_posterior(log_density: Array, weights: Array) -> tuple[Array, Array]:
+    r"""Posterior probability of every component for every row, ``(R, n)``, and every row's log-likelihood, ``(n,)``.
 
-    Row i contributes ``row_weight[i]`` of mass in all: :math:`m_{ri} = v_i\,P(z_i = r \mid x_i)`. Components come
-    first and rows last, so that sums over components run over whole contiguous vectors of rows.
+    Components come first and rows last, so that sums over components run over whole contiguous vectors of rows.
+
+    Examples
+    --------
+    >>> share, loglik = row_posterior(jnp.log(jnp.array([[0.5], [0.5]])), jnp.array([0.25, 0.75]))
+    >>> [round(float(s), 6) for s in share.ravel()], round(float(jnp.exp(loglik[0])), 6)
+    ([0.25, 0.75], 0.5)
+    """
+    joint = log_density + jnp.log(weights)[:, None]
+    peak = joint.max(axis=0)
+    peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
+    likelihood = jnp.exp(joint - peak)
+    total = likelihood.sum(axis=0)
+    return likelihood / total, peak + jnp.log(total)
+
+
+def posterior(log_density: Array, weights: Array, row_weight: Array) -> tuple[Array, Array]:
+    r"""Posterior mass of every component on every row, and the log-likelihood of one site.
+
+    Row i contributes ``row_weight[i]`` of mass in all: :math:`m_{ri} = v_i\,P(z_i = r \mid x_i)`.
 
     Parameters
     ----------
@@ -20,19 +38,9 @@ def posterior(log_density: Array, weights: Array, row_weight: Array) -> tuple[Ar
     Returns
     -------
     mass : (R, n), and the log-likelihood, a scalar.
-
-    Examples
-    --------
-    >>> mass, loglik = posterior(jnp.log(jnp.array([[0.5], [0.5]])), jnp.array([0.25, 0.75]), jnp.ones(1))
-    >>> [round(float(m), 6) for m in mass.ravel()], round(float(jnp.exp(loglik)), 6)
-    ([0.25, 0.75], 0.5)
     """
-    joint = log_density + jnp.log(weights)[:, None]
-    peak = joint.max(axis=0)
-    peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
-    likelihood = jnp.exp(joint - peak)
-    total = likelihood.sum(axis=0)
-    mass = likelihood * (row_weight / total)
+    share, row_log_likelihood = row_posterior(log_density, weights)
     # A padded row must not bring in an infinity of its own: 0 * inf is not 0.
-    row_log_likelihood = jnp.where(row_weight > 0, peak + jnp.log(total), 0.0)
-    return mass, row_weight @ row_log_likelihood
+    used = row_weight > 0
+    mass = jnp.where(used, share * row_weight, 0.0)
+    return mass, row_weight @ jnp.where(used, row_log_likelihood, 0.0)

@@ -1,0 +1,39 @@
+"""All rows in one pot: what one could do without privacy, by EM or by gradient EM.
+
+Pooled-EM and Pooled-GrEM of Tian, Weng and Feng (ICML 2024), Section 4.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from fedgrem.algorithms.local import LocalEM, LocalGrEM, unpenalized_start
+from fedgrem.types import Array, Central, Params
+
+
+class InOnePot:
+    """Marks an algorithm that sees the rows of all sites as one site's, and gives every site the same answer.
+
+    An engine that holds all rows merges them when it meets this mark; one whose rows are elsewhere must refuse. Weights
+    are common too, which is why pooling estimates them badly where sites differ.
+    """
+
+    def central_start(self, params: Params, n_rows: Array) -> Central:
+        """Begin at one common start: the coordinate-wise median of those given."""
+        middle = Params(*(jnp.broadcast_to(jnp.median(leaf, axis=0), leaf.shape) for leaf in params))
+        middle = middle._replace(weights=middle.weights / middle.weights.sum(axis=1, keepdims=True))
+        return unpenalized_start(middle, n_rows)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["family"])
+@dataclass(frozen=True)
+class PooledEM(InOnePot, LocalEM):
+    """EM on all rows, as if they came from one site."""
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["step_size"], meta_fields=["family", "step_weights"])
+@dataclass(frozen=True)
+class PooledGrEM(InOnePot, LocalGrEM):
+    """Gradient EM on all rows, as if they came from one site."""

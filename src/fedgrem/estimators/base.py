@@ -1,0 +1,288 @@
+"""What all federated mixtures share: store, validate, delegate, expose."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.registry import ALGORITHMS, build_algorithm, steady_penalty
+from fedgrem.algorithms.rounds import Plan, Progress, run
+from fedgrem.algorithms.start import StartPlan
+from fedgrem.data.federation import Federation
+from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values, is_frame, split_like
+from fedgrem.engines.inprocess import InProcess
+from fedgrem.errors import InputError, ShapeError
+from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start
+from fedgrem.estimators.scoring import row_scores
+from fedgrem.families.base import Family
+from fedgrem.kernels.precision import numpy_dtype, precision
+from fedgrem.types import FitResult, NumpyArray, Params
+
+NUMERIC: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
+"""What scikit-learn checks of the rows; that they are finite is checked site by site, with better words."""
+
+
+class UnknownSiteWarning(UserWarning):
+    """Rows were predicted with the common center, because their site was not fitted."""
+
+
+class BaseFederatedMixture(BaseEstimator):
+    """One mixture per site, shrunk to a common center. Subclasses say what a component is."""
+
+    _theta_name: ClassVar[str] = "params"
+    """What users call theta: the fitted attribute is ``<name>_`` and the start ``<name>_init``."""
+
+    n_components: int
+    algorithm: str
+    penalty: float
+    penalty_decay: float
+    step_size: float
+    step_weights: Any
+    penalty_scaling: Any
+    center_solver: Any
+    center_sweeps: int
+    max_rounds: int
+    tol: float
+    n_init: int
+    weights_init: Any
+    align: bool
+    alignment: Any
+    dtype: Any
+    random_state: Any
+
+    def _store(self, arguments: dict[str, Any]) -> None:
+        """Keep the constructor's arguments as they came, as scikit-learn asks; ``fit`` checks them."""
+        for name in self._get_param_names():
+            setattr(self, name, arguments[name])
+
+    # -- what subclasses say
+
+    def _family(self) -> Family:
+        raise NotImplementedError  # every public subclass says what a component is
+
+    def _check_family(self, family: Family, n_features: int) -> None:
+        """Anything a family can only check once the data is known."""
+
+    # -- fitting
+
+    def _fit(
+        self, X: Any, y: Any, sites: Any, sample_weight: Any, on_progress: Callable[[Progress], None] | None
+    ) -> Self:
+        self._check_parameters()
+        family = self._family()
+        table, federation = self._validate_federation(X, y, sites, sample_weight, family)
+        with precision(self.dtype):
+            self._check_family(family, federation.n_features)
+            algorithm = self._build_algorithm(family)
+            plan = self._plan(federation, family)
+            engine = InProcess(algorithm, federation, plan.start, dtype=numpy_dtype(self.dtype))
+            result = run(algorithm, engine, plan, on_progress)
+        self.site_names_ = table.labels
+        self._expose(result)
+        self._warn(result)
+        return self
+
+    def _check_parameters(self) -> None:
+        check_count("n_components", self.n_components, least=1)
+        check_count("max_rounds", self.max_rounds, least=1)
+        check_count("n_init", self.n_init, least=1)
+        check_count("center_sweeps", self.center_sweeps, least=1)
+        check_number("penalty", self.penalty, least=0.0)
+        check_number("penalty_decay", self.penalty_decay, least=0.0, most=1.0, below=True)
+        check_number("step_size", self.step_size, least=1e-6, most=2.0, below=True)
+        check_number("tol", self.tol, least=0.0)
+        check_choice("algorithm", self.algorithm, tuple(ALGORITHMS))
+        check_choice("step_weights", self.step_weights, ("current", "initial"))
+        check_choice("penalty_scaling", self.penalty_scaling, ("fixed", "step"))
+        check_choice("center_solver", self.center_solver, ("exact", "alternating"))
+        check_choice("alignment", self.alignment, ("assignment", "stepwise", "exhaustive"))
+        check_choice("dtype", self.dtype, ("float64", "float32"))
+
+    def _validate_federation(
+        self, X: Any, y: Any, sites: Any, sample_weight: Any, family: Family
+    ) -> tuple[Table, Federation]:
+        table = gather(X, sites)
+        check_federation(table, sites is not None)
+        target = gather_values("y", y, table) if family.has_target else None
+        if family.has_target:
+            check_target(target, table)
+            rows, target = validate_data(self, table.rows, target, y_numeric=True, **NUMERIC)
+        else:
+            rows = validate_data(self, table.rows, **NUMERIC)
+        weight = gather_values("sample_weight", sample_weight, table)
+        weight = np.ones(len(rows)) if weight is None else np.asarray(weight, dtype=float)
+        if weight.shape != (len(rows),):
+            raise ShapeError(f"sample_weight has shape {weight.shape}, expected ({len(rows)},), one weight per row.")
+        columns = getattr(self, "feature_names_in_", None)
+        members = [np.flatnonzero(table.site_of_row == k) for k in range(len(table.labels))]
+        federation = Federation.from_sites(
+            [str(label) for label in table.labels],
+            [rows[rows_of_site] for rows_of_site in members],
+            None if target is None else [target[rows_of_site] for rows_of_site in members],
+            [weight[rows_of_site] for rows_of_site in members],
+            columns=None if columns is None else [str(name) for name in columns],
+            min_rows=self.n_components,
+        )
+        federation.check_columns(constant_allowed=family.has_target)
+        return table, federation
+
+    def _build_algorithm(self, family: Family) -> Algorithm:
+        return build_algorithm(
+            self.algorithm,
+            family,
+            penalty=float(self.penalty),
+            penalty_decay=float(self.penalty_decay),
+            step_size=float(self.step_size),
+            step_weights=self.step_weights,
+            penalty_scaling=self.penalty_scaling,
+            center_solver=self.center_solver,
+            center_sweeps=self.center_sweeps,
+        )
+
+    def _plan(self, federation: Federation, family: Family) -> Plan:
+        n_sites, n_parameters = len(federation.sites), family.n_parameters(federation.n_features)
+        given = check_start(
+            self.weights_init,
+            getattr(self, f"{self._theta_name}_init"),
+            ("weights_init", f"{self._theta_name}_init"),
+            (n_sites, self.n_components, n_parameters),
+        )
+        return Plan(
+            start=StartPlan(self.n_components, n_init=self.n_init, alignment=self.alignment),
+            max_rounds=self.max_rounds,
+            tol=float(self.tol),
+            seed=self._seed(),
+            given=None if given is None else Params(*(jnp.asarray(start) for start in given)),
+            align=self.align,
+            start_penalty=steady_penalty(self.algorithm, self.penalty, self.penalty_decay, n_parameters, n_sites),
+        )
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _expose(self, result: FitResult) -> None:
+        self.weights_ = result.weights
+        setattr(self, f"{self._theta_name}_", result.theta)
+        self.center_ = result.center
+        middle = np.median(result.weights, axis=0)
+        self.center_weights_ = middle / middle.sum()
+        self.site_distance_ = np.linalg.norm(result.theta - result.center, axis=-1)
+        self.at_center_ = self.site_distance_ == 0.0
+        self.n_rows_ = result.n_rows
+        self.n_rounds_ = result.n_rounds
+        self.converged_ = result.converged
+        self.unsettled_sites_ = np.array(result.unsettled, dtype=str)
+        self.history_ = result.history
+        self.cost_ = result.cost
+
+    def _warn(self, result: FitResult) -> None:
+        if not np.all(np.isfinite(result.theta)):
+            broken = [n for n, t in zip(result.site_names, result.theta, strict=True) if not np.all(np.isfinite(t))]
+            raise InputError(
+                f"the fit diverged at site(s) {', '.join(broken)}; use step_weights='current', a smaller step_size, or "
+                "columns on a common scale."
+            )
+        if not result.converged and self.tol > 0:
+            moving = result.history["movement"][-1]
+            sites = ", ".join(result.unsettled[:5]) + (", ..." if len(result.unsettled) > 5 else "")
+            warnings.warn(
+                f"not settled after {result.n_rounds} rounds: {len(result.unsettled)} of {len(result.site_names)} "
+                f"site(s) ({sites}) still moved by up to {moving.max():.2g}, tol={self.tol:g}; raise max_rounds or "
+                "tol.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    # -- using a fit
+
+    def _theta(self) -> NumpyArray:
+        theta: NumpyArray = getattr(self, f"{self._theta_name}_")
+        return theta
+
+    def _site_params(self, label: Any) -> tuple[NumpyArray, NumpyArray] | None:
+        """Weights and theta of a site by its label, or None if it was not fitted."""
+        names = [str(name) for name in self.site_names_]
+        if str(label) not in names:
+            return None
+        k = names.index(str(label))
+        return self.weights_[k], self._theta()[k]
+
+    def _params_to_draw_from(self, site: Any) -> tuple[NumpyArray, NumpyArray]:
+        check_is_fitted(self)
+        if site is None:
+            alone = len(self.site_names_) == 1
+            return (self.weights_[0], self._theta()[0]) if alone else (self.center_weights_, self.center_)
+        params = self._site_params(site)
+        if params is None:
+            raise InputError(f"site {site!r} was not fitted; the sites are {[str(n) for n in self.site_names_]}.")
+        return params
+
+    def _params_for(self, table: Table, sites_given: bool) -> list[tuple[NumpyArray, NumpyArray]]:
+        """Parameters for each site of a table; the center, and a warning, for those that were not fitted."""
+        center = (self.center_weights_, self.center_)
+        if not sites_given and table.kind == "table":
+            if len(self.site_names_) == 1:
+                return [(self.weights_[0], self._theta()[0])]
+            warnings.warn(
+                f"no sites were given, but the model was fitted on {len(self.site_names_)}; the common center is used. "
+                "Pass sites= to use each site's own mixture.",
+                UnknownSiteWarning,
+                stacklevel=5,
+            )
+            return [center]
+        found = [self._site_params(label) for label in table.labels]
+        unknown = [str(label) for label, params in zip(table.labels, found, strict=True) if params is None]
+        if unknown:
+            listed = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+            warnings.warn(
+                f"site(s) {listed} were not fitted; the common center is used for their rows.",
+                UnknownSiteWarning,
+                stacklevel=5,
+            )
+        return [center if params is None else params for params in found]
+
+    def _score_rows(self, X: Any, y: Any, sites: Any) -> tuple[Table, NumpyArray, NumpyArray, NumpyArray]:
+        """Posterior ``(N, R)``, log-likelihood ``(N,)`` and expected response ``(N,)`` of every row."""
+        check_is_fitted(self)
+        table = self._table_to_predict(X, sites)
+        rows = validate_data(self, table.rows, reset=False, dtype=np.float64)
+        family = self._family()
+        target = gather_values("y", y, table)
+        params = self._params_for(table, sites is not None)
+        n_components = self.weights_.shape[1]
+        posterior, log_likelihood = np.empty((len(rows), n_components)), np.empty(len(rows))
+        expected = np.zeros(len(rows))
+        with precision(self.dtype):
+            for k, (weights, theta) in enumerate(params):
+                mine = table.site_of_row == k
+                if not mine.any():
+                    continue
+                here = None if target is None else np.asarray(target, dtype=float)[mine]
+                posterior[mine], log_likelihood[mine] = row_scores(
+                    family, rows[mine], here, weights, theta, numpy_dtype(self.dtype)
+                )
+                if family.has_target:
+                    expected[mine] = rows[mine] @ (weights @ theta)
+        return table, posterior, log_likelihood, expected
+
+    def _table_to_predict(self, X: Any, sites: Any) -> Table:
+        """As in fit, but one scalar may also name the site of all rows."""
+        column = isinstance(sites, str) and is_frame(X) and sites in X.columns
+        if sites is not None and np.ndim(sites) == 0 and not column:
+            table = gather(X)
+            return table._replace(labels=np.array([sites], dtype=object))
+        return gather(X, sites)
+
+    def score_samples(self, X: Any, y: Any = None, *, sites: Any = None) -> Any:
+        """Log-likelihood of every row under its site's mixture, ``(N,)``."""
+        table, _, log_likelihood, _ = self._score_rows(X, y, sites)
+        return split_like(log_likelihood, table)

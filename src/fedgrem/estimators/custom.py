@@ -1,0 +1,137 @@
+"""Mixtures that a user writes as one log density."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgrem.errors import InputError, InputTypeError, ShapeError
+from fedgrem.estimators.density import FederatedDensity
+from fedgrem.estimators.parameters import check_count
+from fedgrem.families.base import Family
+from fedgrem.families.custom import Custom
+
+
+class FederatedMixture(FederatedDensity):
+    """One mixture per site of components that you write as a log density, shrunk to a common center.
+
+    Parameters
+    ----------
+    log_density : callable ``(row, theta_r) -> scalar``
+        Log density of one row ``(p,)`` under one component's parameters ``(q,)``, written with ``jax.numpy``.
+    draw_start : callable ``(key, rows) -> theta_r``
+        A start ``(q,)`` for one component from a few random rows ``(start_rows, p)`` of a site; ``key`` is a
+        ``jax.random`` key, for starts that need noise of their own.
+    n_components : int, default=1
+        R, the same at every site.
+    start_rows : int, default=5
+    weights_init : array of shape (K, R), optional
+    params_init : array of shape (K, R, q), optional
+        Starts, with sites in the order of ``site_names_``, instead of searching for them.
+    algorithm, penalty, penalty_decay, step_size, step_weights, penalty_scaling, center_solver, center_sweeps : options
+    max_rounds, tol, n_init, align, alignment, dtype, random_state : options
+        As in :class:`FederatedGaussianMixture`.
+
+    Attributes
+    ----------
+    site_names_ : (K,)
+    weights_, params_ : (K, R), (K, R, q)
+    center_, center_weights_ : (R, q) the common center, and the median weights that go with it, (R,)
+    at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
+    n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
+
+    Examples
+    --------
+    Counts, with Poisson components on the scale of the log rate:
+
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
+    >>> from fedgrem import FederatedMixture
+    >>> def poisson(row, log_rate):
+    ...     return jnp.sum(row * log_rate - jnp.exp(log_rate))
+    >>> def start(key, rows):
+    ...     return jnp.log(rows.mean(axis=0) + 0.5)
+    >>> generator = np.random.default_rng(0)
+    >>> rates = np.array([[1.0, 9.0], [9.0, 1.0]])
+    >>> rows = {name: generator.poisson(rates[generator.integers(2, size=80)]) for name in ("north", "south", "east")}
+    >>> model = FederatedMixture(poisson, start, n_components=2, random_state=0).fit(rows)
+    >>> model.params_.shape
+    (3, 2, 2)
+    """
+
+    _theta_name: ClassVar[str] = "params"
+
+    log_density: Callable[..., Any] | None
+    draw_start: Callable[..., Any] | None
+    start_rows: int
+
+    def __init__(
+        self,
+        log_density: Callable[..., Any] | None = None,
+        draw_start: Callable[..., Any] | None = None,
+        n_components: int = 1,
+        *,
+        algorithm: str = "fedgrem",
+        penalty: float = 2.0,
+        penalty_decay: float = 0.1,
+        step_size: float = 0.95,
+        step_weights: str = "current",
+        penalty_scaling: str = "fixed",
+        center_solver: str = "exact",
+        center_sweeps: int = 2,
+        max_rounds: int = 1000,
+        tol: float = 1e-6,
+        n_init: int = 10,
+        start_rows: int = 5,
+        weights_init: Any = None,
+        params_init: Any = None,
+        align: bool = True,
+        alignment: str = "assignment",
+        dtype: str = "float64",
+        random_state: Any = None,
+    ) -> None:
+        self._store(locals())
+
+    def _family(self) -> Family:
+        for name in ("log_density", "draw_start"):
+            if not callable(getattr(self, name)):
+                raise InputTypeError(
+                    f"{name} must be a function in jax.numpy, got {getattr(self, name)!r}; see the example of "
+                    "FederatedMixture."
+                )
+        assert self.log_density is not None
+        assert self.draw_start is not None
+        return Custom(self.log_density, self.draw_start, self.start_rows)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_count("start_rows", self.start_rows, least=1)
+
+    def _check_family(self, family: Family, n_features: int) -> None:
+        """Trace the user's functions once, on shapes only, so that a mistake is named here and not deep in a fit."""
+        assert isinstance(family, Custom)
+        rows = jnp.zeros((self.start_rows, n_features))
+        key = jnp.zeros(2, dtype=jnp.uint32)
+        start = _trace("draw_start", family.row_start, key, rows)
+        if len(start.shape) != 1 or not np.issubdtype(start.dtype, np.floating):
+            raise ShapeError(
+                f"draw_start returned shape {start.shape} of {start.dtype}, expected (q,) floats: the parameters of "
+                "one component."
+            )
+        value = _trace("log_density", family.row_log_density, rows[0], start)
+        if value.shape != ():
+            raise ShapeError(
+                f"log_density returned shape {value.shape}, expected a scalar for one row and one component."
+            )
+
+
+def _trace(name: str, function: Callable[..., Any], *shapes: Any) -> Any:
+    try:
+        return jax.eval_shape(function, *shapes)
+    except Exception as error:
+        raise InputError(
+            f"{name} failed on inputs of shape {', '.join(str(s.shape) for s in shapes)}: {error}; write it with "
+            "jax.numpy, for one row and one component."
+        ) from error

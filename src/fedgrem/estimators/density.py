@@ -1,0 +1,61 @@
+"""Mixtures of densities: the methods that Gaussian and custom mixtures share."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from sklearn.base import DensityMixin
+
+from fedgrem.algorithms.rounds import Progress
+from fedgrem.data.tables import split_like
+from fedgrem.estimators.base import BaseFederatedMixture
+
+
+class FederatedDensity(DensityMixin, BaseFederatedMixture):
+    """A federated mixture over rows without a response."""
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        sites: Any = None,
+        sample_weight: Any = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Self:
+        """Fit one mixture per site, shrunk to a common center; returns ``self``.
+
+        Parameters
+        ----------
+        X : (N, p) array or data frame; or a dict or list of them, one per site.
+        y : ignored.
+        sites : (N,) site labels, or the name of the site column of a frame; None is one site.
+        sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
+        on_progress : called with a :class:`~fedgrem.algorithms.rounds.Progress` between blocks of rounds.
+        """
+        return self._fit(X, None, sites, sample_weight, on_progress)
+
+    def predict(self, X: Any, *, sites: Any = None) -> Any:
+        """Most probable component of every row, ``(N,)``."""
+        table, posterior, _, _ = self._score_rows(X, None, sites)
+        return split_like(posterior.argmax(axis=1), table)
+
+    def predict_proba(self, X: Any, *, sites: Any = None) -> Any:
+        """Posterior probability of every component for every row, ``(N, R)``.
+
+        Parameters
+        ----------
+        X : rows, in any form that ``fit`` takes.
+        sites : one label per row, a column name, or one label for all rows. Rows of a site that was not fitted are
+            judged by the common center, with a warning.
+        """
+        table, posterior, _, _ = self._score_rows(X, None, sites)
+        return split_like(posterior, table)
+
+    def fit_predict(self, X: Any, y: Any = None, *, sites: Any = None, sample_weight: Any = None) -> Any:
+        """Fit, then the most probable component of every row."""
+        return self.fit(X, sites=sites, sample_weight=sample_weight).predict(X, sites=sites)
+
+    def score(self, X: Any, y: Any = None, *, sites: Any = None) -> float:
+        """Mean log-likelihood per row, each under its own site's mixture."""
+        _, _, log_likelihood, _ = self._score_rows(X, None, sites)
+        return float(log_likelihood.mean())

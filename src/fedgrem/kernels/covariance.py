@@ -1,0 +1,79 @@
+"""Gaussians with a full covariance: log density, moments that add up over sites, and what they estimate."""
+
+from math import log, pi
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedgrem.types import Array
+
+
+class Moments(NamedTuple):
+    """Weighted moments of M components about reference points; those of several sites are simply added."""
+
+    mass: Array
+    """(M,)"""
+    first: Array
+    """(M, p) ``sum_i m_i (x_i - c)``"""
+    second: Array
+    """(M, p, p) ``sum_i m_i (x_i - c)(x_i - c)'``"""
+
+
+class FullGaussians(NamedTuple):
+    """M Gaussians with a covariance each."""
+
+    mean: Array
+    """(M, p)"""
+    covariance: Array
+    """(M, p, p)"""
+
+
+def full_log_density(columns: Array, mean: Array, covariance: Array) -> Array:
+    """Log density of every row under every Gaussian, ``(M, n)``, for ``columns`` (p, n)."""
+    n_features = columns.shape[0]
+    identity = jnp.eye(n_features, dtype=columns.dtype)
+
+    def one(center: Array, matrix: Array) -> Array:
+        factor = jnp.linalg.cholesky(matrix)
+        # The inverse of a p x p factor, then one product with all rows: faster than a solve per row.
+        whitener = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
+        white = whitener @ (columns - center[:, None])
+        log_scale = jnp.sum(jnp.log(jnp.diagonal(factor)))
+        return -0.5 * jnp.sum(white * white, axis=0) - log_scale - 0.5 * n_features * log(2.0 * pi)
+
+    return jax.vmap(one)(mean, covariance)
+
+
+def moments(columns: Array, mass: Array, reference: Array) -> Moments:
+    """Moments of the rows about ``reference`` (M, p), weighted by ``mass`` (M, n)."""
+
+    def one(weight: Array, center: Array) -> Moments:
+        shifted = columns - center[:, None]
+        return Moments(weight.sum(), shifted @ weight, (shifted * weight) @ shifted.T)
+
+    return jax.vmap(one)(mass, reference)
+
+
+def from_moments(total: Moments, before: FullGaussians, reg_covar: Array | float) -> FullGaussians:
+    """Means and covariances from moments about the present means; a Gaussian that holds nothing stays as it was.
+
+    ``reg_covar`` is added to every variance, and a little more where rounding could make a covariance indefinite.
+
+    Examples
+    --------
+    >>> before = FullGaussians(jnp.zeros((1, 1)), jnp.ones((1, 1, 1)))
+    >>> after = from_moments(moments(jnp.array([[1.0, 3.0]]), jnp.ones((1, 2)), before.mean), before, 0.0)
+    >>> round(after.mean.item(), 3), round(after.covariance.item(), 3)
+    (2.0, 1.0)
+    """
+    held = total.mass > 0
+    count = jnp.where(held, total.mass, 1.0)
+    shift = total.first / count[:, None]
+    spread = total.second / count[:, None, None] - shift[:, :, None] * shift[:, None, :]
+    size = jnp.trace(total.second, axis1=1, axis2=2) / count
+    rounding = float(jnp.finfo(size.dtype).eps)  # type: ignore[no-untyped-call]
+    lift = reg_covar + 100.0 * rounding * size
+    spread = spread + lift[:, None, None] * jnp.eye(spread.shape[-1], dtype=spread.dtype)
+    mean = jnp.where(held[:, None], before.mean + shift, before.mean)
+    return FullGaussians(mean, jnp.where(held[:, None, None], spread, before.covariance))

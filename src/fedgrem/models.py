@@ -1,0 +1,128 @@
+"""Saved models: a folder with ``model.json`` and ``arrays.npz``; no pickle, and versioned."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from fedgrem import __version__
+from fedgrem.errors import InputError, ModelFileError
+from fedgrem.estimators import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
+from fedgrem.estimators.base import BaseFederatedMixture
+
+FORMAT = 1
+"""Raised when a saved model can no longer be read by older releases."""
+CLASSES: dict[str, type[BaseFederatedMixture]] = {
+    cls.__name__: cls for cls in (FederatedGaussianMixture, FederatedRegressionMixture, FederatedMixture)
+}
+
+
+def save_model(model: BaseFederatedMixture, folder: str | Path) -> Path:
+    """Write a fitted model into a folder, which is made if need be; returns the folder.
+
+    The functions of a :class:`FederatedMixture` are code and are not saved: give them again to :func:`load_model`.
+    """
+    check_is_fitted(model)
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; give a folder to save the model in.")
+    arrays: dict[str, Any] = {}
+    values = {name: _shelve(f"fit/{name}", value, arrays) for name, value in _fitted(model).items()}
+    parameters = {}
+    for name, value in model.get_params(deep=False).items():
+        if not callable(value):
+            parameters[name] = _shelve(f"parameter/{name}", value, arrays)
+    document = {
+        "format": FORMAT,
+        "fedgrem": __version__,
+        "class": type(model).__name__,
+        "parameters": parameters,
+        "fit": values,
+    }
+    path.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path / "arrays.npz", **arrays)
+    (path / "model.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def load_model(folder: str | Path, **functions: Any) -> BaseFederatedMixture:
+    """Read a model saved by :func:`save_model`.
+
+    Parameters
+    ----------
+    folder : where it was saved.
+    functions : ``log_density=`` and ``draw_start=`` of a :class:`FederatedMixture`; nothing for the other models.
+    """
+    path = Path(folder)
+    try:
+        document = json.loads((path / "model.json").read_text(encoding="utf-8"))
+        with np.load(path / "arrays.npz", allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except FileNotFoundError as error:
+        raise ModelFileError(
+            f"{path} holds no complete model: {error.filename} is missing; give a folder written by "
+            "`fedgrem fit --out`."
+        ) from error
+    except (json.JSONDecodeError, OSError, ValueError) as error:
+        raise ModelFileError(f"the model in {path} cannot be read ({error}); save it again.") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else None
+        raise ModelFileError(
+            f"the model in {path} has format {found!r}, this fedgrem {__version__} reads format {FORMAT}; "
+            "use the release that wrote it, or fit again."
+        )
+    return _rebuild(path, document, arrays, functions)
+
+
+def _rebuild(
+    path: Path, document: dict[str, Any], arrays: dict[str, Any], functions: dict[str, Any]
+) -> BaseFederatedMixture:
+    try:
+        cls = CLASSES[document["class"]]
+        parameters = {name: _unshelve(value, arrays) for name, value in document["parameters"].items()}
+        model = cls(**parameters, **functions)
+        for name, value in document["fit"].items():
+            setattr(model, name, _unshelve(value, arrays))
+    except KeyError as error:
+        raise ModelFileError(f"the model in {path} lacks {error}; it is damaged, save it again.") from error
+    except TypeError as error:
+        raise ModelFileError(f"the model in {path} does not fit this fedgrem {__version__}: {error}.") from error
+    return model
+
+
+def _fitted(model: BaseFederatedMixture) -> dict[str, Any]:
+    return {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
+
+
+def _shelve(name: str, value: Any, arrays: dict[str, Any]) -> Any:
+    """A JSON value; arrays go into the other file under ``name``, and leave their name behind."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        arrays[name] = value
+        return {"array": name}
+    if isinstance(value, np.ndarray):
+        return {"objects": [_plain(item) for item in value.tolist()]}
+    if isinstance(value, dict):
+        return {"mapping": {key: _shelve(f"{name}/{key}", item, arrays) for key, item in value.items()}}
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return None  # a RandomState, say: it steered the fit, but is not part of its result
+
+
+def _unshelve(value: Any, arrays: dict[str, Any]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return arrays[value["array"]]
+    if "objects" in value:
+        restored = np.empty(len(value["objects"]), dtype=object)
+        restored[:] = value["objects"]
+        return restored
+    return {key: _unshelve(item, arrays) for key, item in value["mapping"].items()}

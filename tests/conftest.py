@@ -1,0 +1,37 @@
+"""What every test gets: double precision in a scope, a compilation cache shared by the workers, fixed examples."""
+
+from pathlib import Path
+
+import jax
+import pytest
+import scipy.linalg  # noqa: F401  # loads its BLAS, which the limit below must find
+from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
+
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+
+# One program per shape, compiled once for all workers and all runs, however small it is.
+jax.config.update("jax_compilation_cache_dir", str(CACHE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+# Workers share the cores: threads inside small matrix products only get in each other's way.
+threadpool_limits(1)
+
+# The same examples on every run: a failure is a change of the code, not of the dice.
+settings.register_profile(
+    "fedgrem",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("fedgrem")
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    """Kernels are called as the package calls them: in a scope of 64-bit floats."""
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,203 @@
+"""Federation: every complaint names the site, what was got, and what to do; padding keeps the rows."""
+
+import numpy as np
+import pytest
+
+from fedgrem.data import federation
+from fedgrem.data.federation import Federation, bucket_sizes
+from fedgrem.errors import InputError, ShapeError
+
+TWO = np.zeros((4, 2))
+
+
+def with_entry(value, row=1, column=1):
+    rows = TWO.copy()
+    rows[row, column] = value
+    return rows
+
+
+def test_names_and_columns_are_kept_in_order():
+    data = Federation.from_sites(["b", "a"], [TWO, TWO], columns=["age", "bmi"])
+    assert data.names == ("b", "a")
+    assert data.columns == ("age", "bmi")
+    assert data.n_features == 2
+    np.testing.assert_array_equal(data.sites[0].row_weight, np.ones(4))
+
+
+def test_columns_without_names_are_numbered():
+    assert Federation.from_sites(["a"], [TWO]).columns == ("x0", "x1")
+
+
+def test_one_name_per_site_is_required():
+    with pytest.raises(ShapeError, match=r"got 1 site names for 2 sites; give one name per site"):
+        Federation.from_sites(["a"], [TWO, TWO])
+
+
+def test_no_sites_are_refused():
+    with pytest.raises(InputError, match=r"got no sites; give at least one site with rows"):
+        Federation.from_sites([], [])
+
+
+def test_an_empty_name_is_refused_by_its_number():
+    with pytest.raises(InputError, match=r"site number 1 has no name; give every site a non-empty name"):
+        Federation.from_sites(["a", ""], [TWO, TWO])
+
+
+def test_a_name_that_occurs_twice_is_refused():
+    with pytest.raises(InputError, match=r"site name 'a' occurs more than once"):
+        Federation.from_sites(["a", "b", "a"], [TWO, TWO, TWO])
+
+
+def test_a_site_with_other_columns_is_refused():
+    with pytest.raises(ShapeError, match=r"site 'b' has rows of shape \(4, 3\), expected \(n, 2\) as at site 'a'"):
+        Federation.from_sites(["a", "b"], [TWO, np.zeros((4, 3))])
+
+
+def test_column_names_that_do_not_fit_the_rows_are_refused():
+    with pytest.raises(ShapeError, match=r"site 'a' has rows of shape \(4, 2\), expected \(n, 3\)"):
+        Federation.from_sites(["a"], [TWO], columns=["x", "y", "z"])
+
+
+def test_one_dimensional_rows_are_refused_at_a_later_site():
+    with pytest.raises(ShapeError, match=r"site 'b' has rows of shape \(4,\), expected \(n, 2\)"):
+        Federation.from_sites(["a", "b"], [TWO, np.zeros(4)])
+
+
+def test_one_dimensional_rows_are_refused_at_the_first_site_without_asking_for_no_columns():
+    with pytest.raises(ShapeError, match=r"site 'a' has rows of shape \(4,\), expected \(n, (p|[1-9])"):
+        Federation.from_sites(["a", "b"], [np.zeros(4), TWO])
+
+
+def test_rows_without_features_are_refused():
+    with pytest.raises(InputError, match=r"site 'a' has 0 feature\(s\) \(shape=\(4, 0\)\) while a minimum of 1 is req"):
+        Federation.from_sites(["a"], [np.zeros((4, 0))])
+
+
+def test_a_site_without_rows_is_refused():
+    with pytest.raises(InputError, match=r"site 'b' has no rows; leave it out, or give it at least 3"):
+        Federation.from_sites(["a", "b"], [TWO, np.zeros((0, 2))], min_rows=3)
+
+
+def test_missing_cells_are_refused_with_how_many_and_where():
+    rows = with_entry(np.nan)
+    rows[3] = np.inf, -np.inf
+    with pytest.raises(
+        InputError, match=r"site 'a' contains NaN \(1\) or infinity \(2\) in 2 row\(s\), in column\(s\) u, v"
+    ):
+        Federation.from_sites(["a"], [rows], columns=["u", "v"])
+
+
+def test_a_long_list_of_bad_columns_is_cut():
+    with pytest.raises(InputError, match=r"in column\(s\) x0, x1, x2, x3, x4, \.\.\.; drop or impute"):
+        Federation.from_sites(["a"], [np.full((2, 7), np.nan)])
+
+
+def test_missing_targets_are_refused_as_column_y():
+    target = np.array([0.0, np.nan, 0.0, 0.0])
+    with pytest.raises(
+        InputError, match=r"site 'a' contains NaN \(1\) or infinity \(0\) in 1 row\(s\), in column\(s\) y;"
+    ):
+        Federation.from_sites(["a"], [TWO], [target])
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 1)])
+def test_a_target_of_another_length_is_refused(shape):
+    with pytest.raises(ShapeError, match=r"site 'a' has a target of shape \(.*\), expected \(4,\), one value per row"):
+        Federation.from_sites(["a"], [TWO], [np.zeros(shape)])
+
+
+def test_sample_weights_of_another_length_are_refused():
+    with pytest.raises(ShapeError, match=r"site 'a' has sample weights of shape \(3,\), expected \(4,\), one per row"):
+        Federation.from_sites(["a"], [TWO], row_weights=[np.ones(3)])
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_sample_weights_that_are_no_weights_are_refused(bad):
+    with pytest.raises(
+        InputError, match=r"site 'a' has negative, NaN or infinite sample weights; weights must be >= 0"
+    ):
+        Federation.from_sites(["a"], [TWO], row_weights=[np.array([1.0, 1.0, bad, 1.0])])
+
+
+def test_fewer_rows_with_weight_than_components_are_refused():
+    weight = np.array([1.0, 0.0, 0.0, 2.0])
+    with pytest.raises(InputError, match=r"site 'b' has 2 row\(s\) with positive weight, fewer than the 3 components"):
+        Federation.from_sites(["a", "b"], [TWO, TWO], row_weights=[np.ones(4), weight], min_rows=3)
+
+
+@pytest.mark.parametrize(
+    "extra", [{"targets": [np.zeros(4)]}, {"row_weights": [np.ones(4)]}], ids=["targets", "weights"]
+)
+def test_targets_and_weights_for_some_sites_only_are_refused(extra):
+    with pytest.raises(InputError):
+        Federation.from_sites(["a", "b"], [TWO, TWO], **extra)
+
+
+def test_a_site_is_padded_with_rows_of_weight_zero():
+    generator = np.random.default_rng(0)
+    rows, target = generator.normal(size=(5, 2)), generator.normal(size=5)
+    site = Federation.from_sites(["a"], [rows], [target]).sites[0]
+    own, padded = site.as_data(), site.as_data(8)
+    np.testing.assert_array_equal(padded.row_weight, [1, 1, 1, 1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(padded.columns[:, :5], own.columns)
+    np.testing.assert_array_equal(padded.target[:5], own.target)
+
+
+def test_rows_keep_their_target_and_weight_whatever_order_they_came_in():
+    generator = np.random.default_rng(1)
+    rows = generator.integers(0, 2, size=(9, 2)).astype(float)
+    target, weight = np.arange(9.0), np.arange(1.0, 10.0)
+    plain = Federation.from_sites(["a"], [rows], [target], [weight]).sites[0].as_data()
+    order = generator.permutation(9)
+    shuffled = Federation.from_sites(["a"], [rows[order]], [target[order]], [weight[order]]).sites[0].as_data()
+    for expected, actual in zip(plain, shuffled, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    triples = {(*column, y, v) for column, y, v in zip(plain.columns.T, plain.target, plain.row_weight, strict=True)}
+    assert triples == {(*row, y, v) for row, y, v in zip(rows, target, weight, strict=True)}
+
+
+def test_stacking_lists_every_site_once_and_keeps_its_rows(monkeypatch):
+    monkeypatch.setattr(federation, "BUCKET_OVERHEAD", 0)
+    sizes = [3, 200, 11, 90, 4]
+    data = Federation.from_sites(list("abcde"), [np.full((n, 2), float(n)) for n in sizes])
+    buckets, order = data.stacked()
+    assert len(buckets) > 1
+    assert sorted(np.asarray(order).tolist()) == list(range(5))
+    weights = [w for bucket in buckets for w in np.asarray(bucket.row_weight)]
+    assert [int(w.sum()) for w in weights] == [sizes[k] for k in np.asarray(order)]
+
+
+def test_similar_sites_share_one_bucket():
+    assert bucket_sizes([150, 149, 151]) == [(152, [0, 1, 2])]
+
+
+def test_one_large_site_does_not_blow_up_the_rest():
+    assert bucket_sizes([100, 100_000, 100, 100]) == [(100_032, [1]), (104, [0, 2, 3])]
+
+
+def test_padding_stays_within_a_factor_of_two_where_buckets_are_free(monkeypatch):
+    monkeypatch.setattr(federation, "BUCKET_OVERHEAD", 0)
+    sizes = np.random.default_rng(2).integers(8, 5000, size=60).tolist()
+    for padded, members in bucket_sizes(sizes):
+        assert all(sizes[k] <= padded <= 2 * max(sizes[k], 8) for k in members)
+
+
+def test_a_column_that_is_constant_everywhere_is_refused_by_name():
+    data = Federation.from_sites(["a", "b"], [np.ones((2, 2)), np.array([[1.0, 5.0]])], columns=["one", "some"])
+    with pytest.raises(InputError, match=r"column 'one' is constant \(1\) at every site and carries no information"):
+        data.check_columns(constant_allowed=False)
+    data.check_columns(constant_allowed=True)
+
+
+def test_a_column_of_zeros_is_refused_even_where_an_intercept_may_be_meant():
+    with pytest.raises(InputError, match=r"column 'x0' is constant \(0\) at every site"):
+        Federation.from_sites(["a"], [TWO]).check_columns(constant_allowed=True)
+
+
+def test_one_pot_holds_the_rows_targets_and_weights_of_all_sites():
+    rows, targets, weights = [TWO, TWO + 1.0], [np.arange(4.0), np.arange(4.0, 8.0)], [np.ones(4), np.full(4, 2.0)]
+    pot = Federation.from_sites(["b", "a"], rows, targets, weights).merged()
+    assert pot.names == ("a",)
+    np.testing.assert_array_equal(pot.sites[0].rows, np.concatenate(rows))
+    np.testing.assert_array_equal(pot.sites[0].target, np.arange(8.0))
+    np.testing.assert_array_equal(pot.sites[0].row_weight, [1.0] * 4 + [2.0] * 4)

@@ -1,0 +1,277 @@
+"""The penalized center against closed forms, scipy, and a loop-by-loop reading of the paper."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from fedgrem.kernels.center import alternate_to_center, group_soft_threshold, shrink_to_center
+
+solve = jax.jit(shrink_to_center, static_argnames=("tol", "max_iterations"))
+alternate = jax.jit(alternate_to_center, static_argnames="sweeps")
+
+
+def problem(seed, n_sites, n_components, n_parameters, spread=3.0):
+    generator = np.random.default_rng(seed)
+    theta = generator.normal(scale=spread, size=(n_sites, n_components, n_parameters))
+    weight = generator.uniform(0.5, 4.0, size=(n_sites, n_components))
+    threshold = generator.uniform(0.2, 3.0, size=(n_sites, n_components))
+    return theta, weight, threshold
+
+
+def joint_objective(theta, weight, threshold, shrunk, center):
+    """The objective of one component as the paper writes it: (K, q), (K,), (K,), (K, q), (q,)."""
+    total = 0.0
+    for k in range(len(theta)):
+        distance = np.linalg.norm(shrunk[k] - center)
+        pull = 0.0 if distance == 0 else threshold[k] * distance
+        total += weight[k] * (0.5 * np.sum((shrunk[k] - theta[k]) ** 2) + pull)
+    return total
+
+
+def huber_gradient(theta, weight, threshold, center):
+    """Gradient in c once the sites are eliminated, one site at a time."""
+    gradient = np.zeros(len(center))
+    for k in range(len(theta)):
+        deviation = center - theta[k]
+        distance = np.linalg.norm(deviation)
+        gradient += weight[k] * deviation * (1.0 if distance <= threshold[k] else threshold[k] / distance)
+    return gradient
+
+
+def huber_value(theta, weight, threshold, center):
+    total = 0.0
+    for k in range(len(theta)):
+        d, tau = np.linalg.norm(theta[k] - center), threshold[k]
+        total += weight[k] * (0.5 * d * d if d <= tau else tau * d - 0.5 * tau * tau)
+    return total
+
+
+cases = st.tuples(
+    st.integers(0, 10_000),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.lists(st.sampled_from([0.0, 0.01, 0.3, 1.0, 3.0, 10.0, np.inf]), min_size=6, max_size=6),
+)
+
+
+def one_component(case):
+    seed, n_sites, n_parameters, thresholds = case
+    theta, weight, _ = problem(seed, n_sites, 1, n_parameters)
+    threshold = np.array(thresholds[:n_sites])[:, None]
+    start = np.median(theta, axis=0)
+    return theta, weight, threshold, start
+
+
+def test_infinite_threshold_puts_every_site_at_the_weighted_mean():
+    theta, weight, _ = problem(0, 5, 2, 3)
+    solution = solve(theta, weight, np.full((5, 2), np.inf), np.zeros((2, 3)))
+    mean = np.einsum("kr,krq->rq", weight, theta) / weight.sum(axis=0)[:, None]
+    np.testing.assert_allclose(solution.center, mean, rtol=1e-14)
+    np.testing.assert_array_equal(solution.shrunk, np.broadcast_to(solution.center, theta.shape))
+    assert float(solution.gap) <= 1e-14
+
+
+def test_two_sites_with_infinite_threshold_meet_exactly_at_the_plain_mean():
+    theta = np.array([[[0.0, 2.0]], [[4.0, 0.0]]])
+    solution = solve(theta, np.ones((2, 1)), np.full((2, 1), np.inf), np.zeros((1, 2)))
+    np.testing.assert_array_equal(solution.shrunk, np.array([[[2.0, 1.0]], [[2.0, 1.0]]]))
+
+
+def test_zero_threshold_keeps_every_site_and_reports_the_weighted_mean():
+    theta, weight, _ = problem(1, 5, 2, 3)
+    solution = solve(theta, weight, np.zeros((5, 2)), np.zeros((2, 3)))
+    np.testing.assert_allclose(solution.shrunk, theta, rtol=1e-14)
+    mean = np.einsum("kr,krq->rq", weight, theta) / weight.sum(axis=0)[:, None]
+    np.testing.assert_allclose(solution.center, mean, rtol=1e-14)
+
+
+def test_a_component_without_any_penalty_does_not_spoil_the_others():
+    theta, weight, threshold = problem(2, 5, 2, 3)
+    threshold[:, 0] = 0.0
+    solution = solve(theta, weight, threshold, np.zeros((2, 3)))
+    alone = solve(theta[:, 1:], weight[:, 1:], threshold[:, 1:], np.zeros((1, 3)))
+    assert np.all(np.isfinite(solution.center))
+    np.testing.assert_allclose(solution.center[1], alone.center[0], rtol=1e-8)
+    np.testing.assert_allclose(solution.shrunk[:, 0], theta[:, 0], rtol=1e-14)
+
+
+@given(cases)
+def test_scipy_finds_no_better_point_of_the_joint_problem(case):
+    theta, weight, threshold, start = one_component(case)
+    n_sites, _, q = theta.shape
+    solution = solve(theta, weight, threshold, start)
+    t, m, tau = theta[:, 0], weight[:, 0], threshold[:, 0]
+    shrunk, center = np.asarray(solution.shrunk)[:, 0], np.asarray(solution.center)[0]
+    # An infinite threshold ties a site to the center: a finite one beyond any gain says the same without inf - inf.
+    finite = np.where(np.isinf(tau), 1e4, tau)
+    ours = joint_objective(t, m, finite, shrunk, center)
+
+    def joint(z):
+        return joint_objective(t, m, finite, z[q:].reshape(n_sites, q), z[:q])
+
+    found = minimize(joint, np.concatenate([center, shrunk.ravel()]), method="Powell", options={"maxiter": 10})
+    assert ours <= found.fun + 1e-8 * (1.0 + abs(found.fun))
+
+
+@given(cases)
+def test_the_certificate_is_the_gradient_norm_and_bounds_the_loss(case):
+    theta, weight, threshold, start = one_component(case)
+    solution = solve(theta, weight, threshold, start)
+    t, m, tau = theta[:, 0], weight[:, 0], threshold[:, 0]
+    center, gap = np.asarray(solution.center)[0], float(solution.gap)
+    if np.any(tau > 0):
+        gradient = huber_gradient(t, m, tau, center)
+        assert gap == pytest.approx(np.linalg.norm(gradient) / m.sum(), abs=1e-12)
+    reference = minimize(
+        lambda c: huber_value(t, m, tau, c), start[0], jac=lambda c: huber_gradient(t, m, tau, c), method="BFGS"
+    )
+    # Convexity: F(c) - F(c') <= |grad F(c)| |c - c'|.
+    loss = huber_value(t, m, tau, center) - reference.fun
+    assert loss <= m.sum() * gap * np.linalg.norm(center - reference.x) + 1e-10 * (1.0 + abs(reference.fun))
+
+
+@given(cases)
+def test_the_gap_is_within_the_tolerance_asked_for(case):
+    theta, weight, threshold, start = one_component(case)
+    solution = solve(theta, weight, threshold, start)
+    assert float(solution.gap) <= 1e-10 * np.linalg.norm(theta - start, axis=-1).max()
+
+
+@pytest.mark.parametrize("method", [solve, None], ids=["exact", "alternating"])
+def test_a_site_within_its_threshold_sits_exactly_on_the_center(method):
+    theta, weight, threshold = problem(3, 6, 3, 2, spread=1.0)
+    if method is None:
+        solution = alternate(theta, weight, threshold, sweeps=4)
+    else:
+        solution = method(theta, weight, threshold, np.zeros((3, 2)))
+    close = np.linalg.norm(theta - np.asarray(solution.center), axis=-1) <= threshold
+    assert close.any()
+    assert not close.all()
+    on_center = np.all(np.asarray(solution.shrunk) == np.asarray(solution.center), axis=-1)
+    np.testing.assert_array_equal(on_center, close)
+
+
+def test_a_site_beyond_its_threshold_moves_by_exactly_its_threshold():
+    theta, weight, threshold = problem(4, 6, 3, 2)
+    solution = solve(theta, weight, threshold, np.zeros((3, 2)))
+    distance = np.linalg.norm(theta - np.asarray(solution.center), axis=-1)
+    moved = np.linalg.norm(theta - np.asarray(solution.shrunk), axis=-1)
+    np.testing.assert_allclose(moved, np.minimum(distance, threshold), rtol=1e-12)
+
+
+@given(st.permutations(range(6)))
+def test_the_order_of_the_sites_does_not_matter(order):
+    theta, weight, threshold = problem(5, 6, 2, 3)
+    start = np.zeros((2, 3))
+    plain = solve(theta, weight, threshold, start)
+    shuffled = solve(theta[order], weight[order], threshold[order], start)
+    np.testing.assert_allclose(shuffled.center, plain.center, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(shuffled.shrunk, np.asarray(plain.shrunk)[order], rtol=1e-9, atol=1e-9)
+
+
+@given(
+    st.lists(st.floats(-100.0, 100.0), min_size=3, max_size=3),
+    st.sampled_from([1e-3, 0.1, 7.0, 1e4]),
+)
+def test_shifting_and_scaling_the_estimates_shifts_and_scales_the_answer(shift, scale):
+    theta, weight, threshold = problem(6, 5, 2, 3)
+    start = np.zeros((2, 3))
+    plain = solve(theta, weight, threshold, start)
+    moved = solve(scale * theta + shift, weight, scale * threshold, scale * start + shift)
+    accuracy = 1e-8 * scale + 1e-13 * np.abs(shift).max()
+    np.testing.assert_allclose(moved.center, scale * np.asarray(plain.center) + shift, rtol=0, atol=accuracy)
+    np.testing.assert_allclose(moved.shrunk, scale * np.asarray(plain.shrunk) + shift, rtol=0, atol=accuracy)
+
+
+def test_weights_matter_only_in_proportion():
+    theta, weight, threshold = problem(7, 5, 2, 3)
+    start = np.zeros((2, 3))
+    plain, heavy = (solve(theta, factor * weight, threshold, start) for factor in (1.0, 1e6))
+    np.testing.assert_allclose(heavy.center, plain.center, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("distance", [1e1, 1e3, 1e6, 1e9, 1e12, 1e15, 1e200])
+def test_one_hostile_site_moves_the_center_by_no_more_than_its_influence(distance):
+    # The honest sites lie well within their thresholds, where Huber's problem is quadratic: the hostile site pulls with
+    # force m tau at most, against the mass of all the honest ones.
+    generator = np.random.default_rng(8)
+    honest = generator.uniform(-0.1, 0.1, size=(6, 1, 2))
+    weight, threshold = generator.uniform(1.0, 2.0, size=(7, 1)), np.full((7, 1), 1.0)
+    clean = solve(honest, weight[:6], threshold[:6], np.zeros((1, 2)))
+    hostile = np.concatenate([honest, [[[distance, 0.0]]]])
+    solution = solve(hostile, weight, threshold, np.zeros((1, 2)))
+    moved = np.asarray(solution.center - clean.center)[0]
+    force = weight[6, 0] * threshold[6, 0] / weight[:6].sum()
+    np.testing.assert_allclose(moved[0], force, rtol=0.02)
+    assert np.linalg.norm(moved) <= force * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("distance", [1e6, 1e9, 1e12, 1e15])
+def test_a_hostile_site_in_one_component_does_not_loosen_the_others(distance):
+    theta, weight, threshold = problem(9, 6, 2, 3)
+    alone = solve(theta[:, 1:], weight[:, 1:], threshold[:, 1:], np.zeros((1, 3)))
+    theta[0, 0] = distance
+    solution = solve(theta, weight, threshold, np.zeros((2, 3)))
+    np.testing.assert_allclose(solution.center[1], alone.center[0], rtol=1e-7, atol=1e-8)
+
+
+def test_identical_sites_are_solved_at_once():
+    theta = np.tile(np.array([[[0.1, 0.2, 0.3]]]), (7, 1, 1))
+    weight = np.linspace(1.0, 2.3, 7)[:, None]
+    solution = solve(theta, weight, np.ones((7, 1)), theta[0])
+    np.testing.assert_allclose(solution.center, theta[0], rtol=1e-14)
+    assert int(solution.iterations) <= 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_sweeps_of_the_paper_reach_the_exact_solution(seed):
+    theta, weight, threshold = problem(seed, 5, 2, 3)
+    exact = solve(theta, weight, threshold, np.zeros((2, 3)))
+    swept = alternate_to_center(theta, weight, threshold, sweeps=300)
+    np.testing.assert_allclose(swept.center, exact.center, atol=1e-7)
+    np.testing.assert_allclose(swept.shrunk, exact.shrunk, atol=1e-7)
+    assert float(swept.gap) < 1e-7
+
+
+def test_two_sweeps_are_the_paper_steps_ii_and_iii_twice():
+    theta, _, _ = problem(10, 5, 2, 3)
+    n, penalty = 50.0, 12.0
+    tau = penalty / np.sqrt(n)
+    expected_center, expected = np.empty((2, 3)), np.empty((5, 2, 3))
+    for r in range(2):
+        delta = np.zeros((5, 3))
+        for _ in range(2):
+            center = np.zeros(3)
+            for k in range(5):
+                center += (theta[k, r] - delta[k]) / 5
+            for k in range(5):
+                deviation = theta[k, r] - center
+                distance = np.linalg.norm(deviation)
+                delta[k] = (1 - tau / distance) * deviation if distance >= tau else 0.0
+        expected_center[r], expected[:, r] = center, center + delta
+    solution = alternate(theta, np.full((5, 2), n), np.full((5, 2), tau), sweeps=2)
+    np.testing.assert_allclose(solution.center, expected_center, rtol=1e-13)
+    np.testing.assert_allclose(solution.shrunk, expected, rtol=1e-13)
+
+
+def test_the_gap_of_two_sweeps_is_the_gradient_norm_they_left():
+    theta, weight, threshold = problem(11, 5, 1, 3)
+    solution = alternate(theta, weight, threshold, sweeps=2)
+    gradient = huber_gradient(theta[:, 0], weight[:, 0], threshold[:, 0], np.asarray(solution.center)[0])
+    assert float(solution.gap) == pytest.approx(np.linalg.norm(gradient) / weight.sum(), rel=1e-10)
+    assert float(solution.gap) > 1e-6
+
+
+def test_soft_threshold_shortens_a_3_4_5_deviation_by_one():
+    moved = group_soft_threshold(jnp.array([[[3.0, 4.0]]]), jnp.zeros((1, 2)), jnp.array([[1.0]]))
+    np.testing.assert_allclose(moved[0, 0], [2.4, 3.2], rtol=1e-15)
+
+
+def test_a_site_at_the_center_stays_there_for_every_threshold():
+    theta = jnp.ones((3, 1, 2))
+    moved = group_soft_threshold(theta, theta[0], jnp.array([[0.0], [1.0], [jnp.inf]]))
+    np.testing.assert_array_equal(moved, theta)

@@ -1,0 +1,55 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedgrem import FederatedGaussianMixture
+from fedgrem.report import summarize
+from fedgrem.report.summary import odd_beyond, parameter_names
+
+
+def federation(shift, n_rows=(40, 40, 40, 40)):
+    generator = np.random.default_rng(0)
+    rows = {f"site-{k}": generator.normal(size=(n, 2)) for k, n in enumerate(n_rows)}
+    rows["last"] = generator.normal(size=(40, 2)) + shift
+    return rows
+
+
+def fit(rows, **options):
+    return FederatedGaussianMixture(1, n_init=1, random_state=0, **options).fit(rows)
+
+
+def test_a_site_far_from_the_others_is_odd_and_they_are_not():
+    summary = summarize(fit(federation(20.0)))
+    assert [site.name for site in summary.sites if site.odd] == ["last"]
+    assert summary.oddest_first[0].name == "last"
+
+
+def test_no_site_is_odd_where_all_are_alike():
+    summary = summarize(fit(federation(0.0)))
+    assert not any(site.odd for site in summary.sites)
+    assert all(site.n_at_center == 1 and site.farthest == 0.0 for site in summary.sites)
+
+
+def test_two_sites_that_differ_do_not_say_which_one_is_odd():
+    rows = federation(20.0)
+    summary = summarize(fit({name: rows[name] for name in ("site-0", "last")}))
+    assert not any(site.odd for site in summary.sites)
+
+
+def test_a_small_site_may_be_farther_out():
+    model = fit(federation(0.0, n_rows=(4, 40, 40, 40)))
+    beyond = dict(zip(model.site_names_, odd_beyond(model), strict=True))
+    assert beyond["site-0"] > beyond["site-1"]
+
+
+@pytest.mark.parametrize("penalty", [0.0, np.inf])
+def test_extreme_penalties_leave_plain_json(penalty):
+    plain = summarize(fit(federation(3.0), penalty=penalty)).as_plain()
+    again = json.loads(json.dumps(plain, allow_nan=False))
+    assert again["n_sites"] == 5
+    assert float(again["penalty"]) == penalty
+
+
+def test_parameters_without_names_are_numbered():
+    assert parameter_names(fit(federation(0.0))) == ["x0", "x1"]

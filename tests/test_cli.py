@@ -1,0 +1,268 @@
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fedgrem import __version__
+from fedgrem.cli import main
+from fedgrem.cli.cache import cache_folder
+from fedgrem.cli.screen import warnings_as_notices
+from fedgrem.cli.tables import summary_view
+from fedgrem.report.summary import SiteSummary, Summary
+
+NAMES = ("north", "south", "east", "west")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two groups at four sites, the last one elsewhere: one table, one file per site, and a regression."""
+    folder = tmp_path_factory.mktemp("data")
+    generator = np.random.default_rng(0)
+    tables = {}
+    for name in NAMES:
+        group = generator.integers(2, size=40)
+        rows = np.column_stack([8.0 * group - 4.0, np.zeros(40)]) + generator.normal(size=(40, 2))
+        rows += 30.0 if name == "west" else 0.0
+        slope = np.where(group, 5.0, -5.0)
+        table = pl.DataFrame({"patient": [f"{name}-{i}" for i in range(40)], "a": rows[:, 0], "b": rows[:, 1]})
+        tables[name] = table.with_columns(y=pl.Series(slope * rows[:, 1] + generator.normal(size=40)), w=pl.lit(1.0))
+        tables[name].select("a", "b").write_csv(folder / f"{name}.csv")
+    everything = pl.concat([table.with_columns(hospital=pl.lit(name)) for name, table in tables.items()])
+    everything.write_csv(folder / "data.csv")
+    everything.write_parquet(folder / "data.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    path = folder / "model"
+    arguments = ["fit", folder / "data.csv", "--site", "hospital", "--components", "2", "--columns", "a,b"]
+    assert run(*arguments, "--out", path, "--n-init", "2") == 0
+    return path
+
+
+def run(*arguments):
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return stop.value.code or 0
+
+
+def test_version_is_printed(capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"fedgrem {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["demo", "fit", "show", "predict"])
+def test_every_command_has_help_with_an_example(command, capsys):
+    assert run(command, "--help") == 0
+    assert f"fedgrem {command}" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom fedgrem.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'jax', 'sklearn', 'polars', 'matplotlib', 'numpy', 'scipy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["fit"], ["fit", "x.csv", "--components", "none"], ["nonsense"]])
+def test_wrong_usage_exits_with_2(arguments):
+    assert run(*arguments) == 2
+
+
+def test_fit_saves_a_model_and_says_what_it_found(folder, tmp_path, capsys):
+    arguments = ["fit", folder / "data.parquet", "-s", "hospital", "-r", 2, "--drop", "patient,y,w", "--n-init", 2]
+    assert run(*arguments, "-o", tmp_path / "m") == 0
+    out = capsys.readouterr().out
+    assert "Gaussian mixture: 2 components over 4 sites, 160 rows" in out
+    assert "Odd: west" in out
+    assert (tmp_path / "m" / "model.json").exists()
+
+
+def test_fit_does_not_overwrite_unless_forced(folder, model, capsys):
+    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "--columns", "a,b", "--n-init", 2, "-o", model]
+    assert run(*arguments) == 1
+    assert re.search(r"exists and is not empty; give another folder, or --force", capsys.readouterr().err)
+    assert run(*arguments, "--force") == 0
+
+
+def test_several_files_are_sites_and_predict_knows_them_by_name(folder, tmp_path, capsys):
+    files = [folder / f"{name}.csv" for name in NAMES]
+    assert run("fit", *files, "-r", 2, "-o", tmp_path / "m", "--n-init", 2) == 0
+    capsys.readouterr()
+    assert run("predict", tmp_path / "m", files[1]) == 0
+    captured = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(captured.out)))
+    assert {row["site"] for row in rows} == {"south"}
+    assert captured.err == ""
+
+
+def test_predict_keeps_an_id_and_finds_the_groups(folder, model, tmp_path):
+    out = tmp_path / "groups.csv"
+    assert run("predict", model, folder / "data.csv", "--id", "patient", "--out", out) == 0
+    found, data = pl.read_csv(out), pl.read_csv(folder / "data.csv")
+    assert found.columns == ["row", "patient", "site", "component", "probability"]
+    assert found["patient"].to_list() == data["patient"].to_list()
+    high = data.filter(pl.col("hospital") != "west")["a"] > 0
+    component = found.filter(pl.col("site") != "west")["component"]
+    assert component.filter(high).n_unique() == component.filter(~high).n_unique() == 1
+
+
+def test_a_site_that_was_not_fitted_is_judged_by_the_center_with_a_note(model, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text("hospital,a,b\nelsewhere,4,0\n")
+    assert run("predict", model, tmp_path / "new.csv") == 0
+    captured = capsys.readouterr()
+    assert "elsewhere" in captured.out
+    assert "note: site(s) elsewhere were not fitted" in captured.err
+
+
+def test_a_regression_predicts_the_response_and_with_it_the_component(folder, tmp_path, capsys):
+    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "--target", "y", "--columns", "b"]
+    assert run(*arguments, "--weight", "w", "-o", tmp_path / "m", "--n-init", 2, "--max-rounds", 300) == 0
+    assert "Mixture of linear regressions" in capsys.readouterr().out
+    assert run("predict", tmp_path / "m", folder / "data.csv") == 0
+    assert capsys.readouterr().out.startswith("row,site,component,probability,expected\n")
+    pl.read_csv(folder / "data.csv").drop("y").write_csv(tmp_path / "blind.csv")
+    assert run("predict", tmp_path / "m", tmp_path / "blind.csv") == 0
+    assert capsys.readouterr().out.startswith("row,site,expected\n")
+
+
+def test_show_gives_tables_or_json(model, capsys):
+    assert run("show", model) == 0
+    out = capsys.readouterr().out
+    assert "Centers" in out
+    assert re.search(r"west\s+odd", out)
+    assert run("show", model, "--json") == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["n_sites"] == 4
+    assert plain["parameters"] == ["a", "b"]
+    assert [site["name"] for site in plain["sites"] if site["odd"]] == ["west"]
+
+
+def test_show_draws_a_plot(model, tmp_path):
+    assert run("show", model, "--plot", tmp_path / "overview.png") == 0
+    assert (tmp_path / "overview.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "absent.csv", "-s", "s", "-r", 2, "-o", "m"], "absent.csv does not exist"),
+        (
+            ["fit", "data.csv", "-s", "clinic", "-r", 2, "-o", "m"],
+            "no site column 'clinic'; the columns are patient, a",
+        ),
+        (["fit", "data.csv", "-r", 2, "-o", "m"], "no site column was named; name it with --site"),
+        (["fit", "data.csv", "-s", "hospital", "-r", 2, "-o", "m"], r"not numeric: 'patient'"),
+        (["fit", "data.csv", "-s", "hospital", "-r", 2, "-o", "m", "--target", "hospital"], "different columns"),
+        (["fit", "data.csv", "-s", "hospital", "-r", 2, "-o", "m", "--target", "z"], "no column 'z'"),
+        (["fit", "data.csv", "-s", "hospital", "-r", 99, "--columns", "a", "-o", "m"], "fewer than the 99 components"),
+        (["fit", "data.csv", "-s", "hospital", "-r", 2, "-o", "data.csv"], "data.csv is a file; give a folder"),
+        (["fit", "north.csv", "north.csv", "-r", 1, "-o", "m"], "would both be site 'north'"),
+        (["show", "nowhere"], "holds no complete model"),
+        (["show", "model", "--plot", "x.docx"], "can be saved as .png, .pdf or .svg"),
+        (["predict", "model", "north.csv", "-s", "hospital"], "no site column 'hospital'"),
+        (["predict", "model", "data.csv", "--id", "z"], "no column 'z'"),
+        (["demo", "--out", "demo.txt"], "can be saved as .png, .pdf or .svg"),
+        (["demo", "--out", "no-folder/demo.png"], "there is no folder no-folder"),
+    ],
+)
+def test_bad_data_exits_with_1_and_one_line_on_stderr(folder, model, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(folder)
+    assert run(*arguments) == 1
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert re.search(message, lines[0])
+    assert "Traceback" not in captured.err
+
+
+def test_a_gap_in_the_rows_to_predict_is_named(model, tmp_path, capsys):
+    (tmp_path / "gap.csv").write_text("hospital,a,b\nnorth,4,0\nnorth,NA,0\n")
+    assert run("predict", model, tmp_path / "gap.csv") == 1
+    assert "column 'a' has 1 missing, NaN or infinite value(s), the first in row 1" in capsys.readouterr().err
+
+
+def test_a_lacking_column_is_named(model, tmp_path, capsys):
+    (tmp_path / "less.csv").write_text("hospital,a\nnorth,4\n")
+    assert run("predict", model, tmp_path / "less.csv") == 1
+    assert "lacks the fitted column(s) b; its columns are a." in capsys.readouterr().err
+
+
+def test_a_damaged_source_is_a_model_error(model, tmp_path, capsys):
+    for file in model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "source.json").write_text("{}")
+    assert run("show", tmp_path) == 1
+    assert "source.json cannot be read" in capsys.readouterr().err
+
+
+def test_a_fit_that_did_not_settle_says_so(folder, tmp_path, capsys):
+    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "--columns", "a,b", "--n-init", 2]
+    assert run(*arguments, "--max-rounds", 1, "--tol", 1e-14, "-o", tmp_path / "m") == 0
+    captured = capsys.readouterr()
+    assert "NOT settled" in captured.out
+    assert "note: not settled after 1 rounds" in captured.err
+
+
+def test_demo_compares_with_fitting_alone_and_writes_plot_and_rows(tmp_path, capsys):
+    assert run("demo", "--out", tmp_path / "demo.png", "--data", tmp_path / "demo.csv") == 0
+    out = capsys.readouterr().out
+    assert "site-10 (hostile)" in out
+    assert re.search(r"FedGrEM lowers the largest error from", out)
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+    assert pl.read_csv(tmp_path / "demo.csv").shape == (1500, 11)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(("n_sites", "n_components", "n_parameters"), [(2, 1, 1), (10, 5, 10), (1000, 30, 300)])
+def test_tables_fit_the_terminal_and_say_what_they_leave_out(width, n_sites, n_components, n_parameters):
+    from rich.console import Console
+
+    generator = np.random.default_rng(0)
+    share = [1.0 / n_components] * n_components
+    sites = [
+        SiteSummary(f"site-[{k}]", 100.0, share, [0.0] * n_components, n_components, float(k), k == n_sites - 1, True)
+        for k in range(n_sites)
+    ]
+    summary = Summary(
+        "Gaussian mixture", n_components, 10, True, 2.0, [f"column {j}" for j in range(n_parameters)],
+        generator.normal(size=(n_components, n_parameters)).tolist(), share, 1.0, 3.0, sites,
+    )  # fmt: skip
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(summary_view(summary, width))
+    text = console.export_text()
+    assert f"site-[{n_sites - 1}]" in text
+    assert max(map(len, text.splitlines())) <= width
+    if n_sites > 20:
+        assert "the 20 sites farthest from the center" in text
+        assert "the 20 parameters in which the centers differ most" in text
+
+
+def test_the_cache_is_where_the_user_keeps_caches(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "fedgrem" / "compiled"
+
+
+def test_no_place_for_a_cache_is_no_failure(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert cache_folder() is None
+
+
+def test_only_the_packages_own_warnings_are_shown(capsys):
+    with warnings_as_notices():
+        warnings.warn("inner workings", RuntimeWarning, stacklevel=1)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,30 @@
+"""The examples, and the code in the documents, run and print what they should."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("gaussian_sites.py", "odd: site-10"),
+        ("regression_sites.py", r"response = 1\.\d -2\.\d \* dose"),
+        ("poisson_sites.py", r"cardiology 1\.\d, orthopedics [78]\.\d"),
+    ],
+)
+def test_example_prints_what_it_should(script, expected, capsys):
+    runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
+    assert re.search(expected, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/extending.md"])
+def test_the_python_in_a_document_runs(document, tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(blocks), document, "exec"), {"__name__": "document"})

@@ -1,0 +1,119 @@
+import builtins
+import sys
+
+import numpy as np
+import pytest
+
+from fedgrem import FederatedGaussianMixture
+from fedgrem.errors import InputError, MissingExtraError
+from fedgrem.plots import (
+    MOST_ROWS,
+    demo_figure,
+    overview_figure,
+    plot_convergence,
+    plot_distances,
+    plot_errors,
+    plot_sites,
+    plot_weights,
+)
+
+PLOTS = [plot_sites, plot_distances, plot_convergence, plot_weights]
+
+
+def fitted(n_sites=5, n_features=3, n_components=2):
+    """A model as a fit would leave it: most components at the center, some near it, the last site far away."""
+    generator = np.random.default_rng(0)
+    model = FederatedGaussianMixture(n_components)
+    center = 4.0 * generator.normal(size=(n_components, n_features))
+    moved = generator.normal(size=(n_sites, n_components, n_features)) * (
+        generator.random((n_sites, n_components, 1)) < 0.4
+    )
+    moved[0], moved[-1] = 0.0, 25.0
+    model.site_names_ = np.array([f"site-{k}" for k in range(n_sites)])
+    model.means_, model.center_ = center + moved, center
+    model.weights_ = generator.dirichlet(np.ones(n_components), size=n_sites)
+    model.center_weights_ = np.full(n_components, 1.0 / n_components)
+    model.site_distance_ = np.linalg.norm(moved, axis=-1)
+    model.at_center_ = model.site_distance_ == 0.0
+    model.n_rows_ = np.full(n_sites, 100.0)
+    falling = 10.0 ** -np.arange(8.0)
+    model.history_ = {
+        "movement": falling[:, None] * np.linspace(0.0, 1.0, n_sites),
+        "center_movement": falling,
+        "penalty": np.full(8, 4.0),
+    }
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fitted()
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_every_plot_draws_on_new_axes_without_pyplot(model, plot, tmp_path):
+    ax = plot(model)
+    ax.figure.savefig(tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_every_plot_draws_on_given_axes(model, plot):
+    given = plot_sites(model).figure.add_subplot()
+    assert plot(model, given) is given
+
+
+@pytest.mark.parametrize(("n_features", "n_components"), [(1, 2), (2, 1), (3, 1), (4, 2), (2, 10), (20, 30)])
+def test_sites_can_be_drawn_in_any_dimension(n_features, n_components, tmp_path):
+    overview_figure(fitted(4, n_features, n_components)).savefig(tmp_path / "overview.png")
+
+
+def test_the_axes_say_what_they_are(model):
+    assert "principal direction 1 of the centers" in plot_sites(model).get_xlabel()
+    assert plot_sites(fitted(3, 2)).get_xlabel() == "x0"
+
+
+def test_the_odd_site_is_named_in_the_legend(model):
+    texts = [text.get_text() for text in plot_sites(model).get_legend().get_texts()]
+    assert "odd site: site-4" in texts
+
+
+def test_a_zero_distance_is_marked_in_the_heat_map(model):
+    ax = plot_distances(model)
+    assert len(ax.collections[0].get_offsets()) == int(model.at_center_.sum()) > 0
+    assert ax.get_yticklabels()[0].get_text() == "site-4"
+
+
+def test_many_sites_are_cut_to_the_oddest_and_the_title_says_so():
+    many = fitted(MOST_ROWS + 5)
+    for plot in (plot_distances, plot_weights):
+        ax = plot(many)
+        assert len(ax.get_yticklabels()) == MOST_ROWS
+        assert "the 40 sites farthest out, of 45" in ax.get_title(loc="left")
+
+
+def test_a_demo_figure_has_two_panels(model):
+    errors = {"alone": np.array([1.0, 2.0, 1.5, 1.0, np.nan]), "together": np.array([0.5, 1.0, 0.5, 1.2, np.nan])}
+    figure = demo_figure(model, errors, "title")
+    left, right = figure.axes
+    assert left.get_xlabel()
+    assert [label.get_text() for label in right.get_yticklabels()] == [f"site-{k}" for k in range(5)]
+
+
+def test_errors_of_two_fits_are_asked_for():
+    with pytest.raises(InputError, match="errors holds 1 fits, expected 2"):
+        plot_errors({"alone": np.ones(2)}, ["a", "b"])
+
+
+def test_without_matplotlib_the_pip_command_is_given(model, monkeypatch):
+    real = builtins.__import__
+
+    def without_matplotlib(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fedgrem\[plots\]'"):
+        plot_sites(model)
