@@ -2,9 +2,12 @@
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import pytest
+
+from fedgrem.cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,3 +31,18 @@ def test_the_python_in_a_document_runs(document, tmp_path, monkeypatch):
     assert blocks
     monkeypatch.chdir(tmp_path)
     exec(compile("\n".join(blocks), document, "exec"), {"__name__": "document"})
+
+
+def test_the_shell_commands_of_the_readme_work_in_order(tmp_path, monkeypatch):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(
+        r"^fedgrem (.*)$", "\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)), flags=re.M
+    )
+    assert len(commands) >= 5
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        with pytest.raises(SystemExit) as stop:
+            main(shlex.split(command))
+        assert not stop.value.code, command
+    for name in ("demo.csv", "fedgrem-demo.png", "overview.png", "groups.csv", "model/model.json"):
+        assert (tmp_path / name).stat().st_size > 0

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from fedgrem import __version__
 from fedgrem.errors import InputError, ModelFileError
@@ -24,12 +23,11 @@ def save_model(model: BaseFederatedMixture, folder: str | Path) -> Path:
 
     The functions of a :class:`FederatedMixture` are code and are not saved: give them again to :func:`load_model`.
     """
-    check_is_fitted(model)
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; give a folder to save the model in.")
     arrays: dict[str, Any] = {}
-    values = {name: _shelve(f"fit/{name}", value, arrays) for name, value in _fitted(model).items()}
+    values = {name: _shelve(f"fit/{name}", value, arrays) for name, value in model.fitted_values().items()}
     parameters = {}
     for name, value in model.get_params(deep=False).items():
         if not callable(value):
@@ -90,10 +88,6 @@ def _rebuild(
     except TypeError as error:
         raise ModelFileError(f"the model in {path} does not fit this fedgrem {__version__}: {error}.") from error
     return model
-
-
-def _fitted(model: BaseFederatedMixture) -> dict[str, Any]:
-    return {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
 
 
 def _shelve(name: str, value: Any, arrays: dict[str, Any]) -> Any:

@@ -64,8 +64,10 @@ class StartRequest(NamedTuple):
     key: Array
     """(2,) random key derived from (seed, site name, purpose)."""
     candidates: Params
-    """(M, R) and (M, R, q): starts to try, or to improve in turn; in a comparison the site's own comes first and the common one
-    second. M may be 0."""
+    """(M, R) and (M, R, q): starts to try, or joint starts to improve; M may be 0.
+
+    In a comparison the site's own comes first and the common one second.
+    """
     penalty: Array
     """() lambda: what a distance from the common start costs in the comparison."""
 

@@ -18,6 +18,12 @@ def compiled(task, start):
     return jax.jit(lambda algorithm, data, sent: local_task(task, algorithm, start)(data, sent))
 
 
+@jax.jit
+def central_part(algorithm, uploads, state, tol):
+    """The rest of a round once the replies are in; compiled, or the solver's loop would be compiled every round."""
+    return play_round(algorithm, lambda sent: uploads, state, tol)
+
+
 class SiteBySite:
     """Calls every site's task on its own rows, without padding, in plain Python."""
 
@@ -40,7 +46,8 @@ class SiteBySite:
     def play(self, state, tol, limit):
         records = []
         while len(records) < limit and not bool(state.stop):
-            state, record = play_round(self._algorithm, lambda sent: self.ask("local_step", sent), state, tol)
+            uploads = self.ask("local_step", self._algorithm.broadcast(state.central))
+            state, record = central_part(self._algorithm, uploads, state, tol)
             records.append(record)
         return state, jax.tree.map(lambda *leaves: np.stack(leaves), *records)
 

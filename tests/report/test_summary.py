@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedgrem import FederatedGaussianMixture
+from fedgrem.errors import InputError
 from fedgrem.report import summarize
 from fedgrem.report.summary import odd_beyond, parameter_names
 
@@ -53,3 +54,8 @@ def test_extreme_penalties_leave_plain_json(penalty):
 
 def test_parameters_without_names_are_numbered():
     assert parameter_names(fit(federation(0.0))) == ["x0", "x1"]
+
+
+def test_a_model_that_is_not_fitted_is_refused():
+    with pytest.raises(InputError, match="this FederatedGaussianMixture is not fitted; call fit first"):
+        summarize(FederatedGaussianMixture())

@@ -69,7 +69,7 @@ class FedEMSA:
     what is particular to a site, so that what remains to be compressed, and its noise, dies out: the limit is that of
     EM without compression. With nothing compressed, everyone taking part and :math:`\gamma = 1`, each round is one
     step of EM with shared components. Quant keeps a random share of the coordinates (rand-k) and rounds those to a few
-    levels of their norm at random (QSGD's quantizer); both are unbiased.
+    levels of their norm, component by component, at random (QSGD's quantizer); both are unbiased.
 
     The recursion is written down from the article's description. Differences: sites count by their rows (the original
     takes equal sites). Mixture weights are each site's own, like everywhere here, travel uncompressed, and move by
@@ -135,7 +135,9 @@ class FedEMSA:
         first = expected.started == 0
         compressed = sparsify(for_places, surprise, self.keep)
         if self.levels:
-            compressed = quantize(for_rounding, compressed, self.levels)
+            # Component by component: the norm of a large one would drown a small one in noise.
+            keys = jax.random.split(for_rounding, len(compressed))
+            compressed = jax.vmap(lambda key, row: quantize(key, row, self.levels))(keys, compressed)
         difference = jnp.where(first, surprise, jnp.where(present, compressed, 0.0))
         step = jnp.where(first, 1.0, jnp.where(present, self.approximation_step, 0.0))
         weights = sent.params.weights + step * (mass.sum(axis=1) / n_rows - sent.params.weights)
@@ -152,7 +154,7 @@ class FedEMSA:
         step = jnp.where(first, 1.0, self.approximation_step)
         direction = jnp.einsum("k,krs->rs", share, memory.control + scale * difference)
         statistics = memory.statistics + step * direction
-        learned = memory.control + self._control_step(difference[0].size) * difference
+        learned = memory.control + self._control_step(difference.shape[-1]) * difference
         control = jnp.where(first, difference - statistics, learned)
         center = self._exponential().from_statistics(statistics, central.center)
         params = Params(uploads.params.weights, jnp.broadcast_to(center, central.params.theta.shape))

@@ -204,6 +204,11 @@ class BaseFederatedMixture(BaseEstimator):
 
     # -- using a fit
 
+    def fitted_values(self) -> dict[str, Any]:
+        """All that ``fit`` found, by name: what a saved model keeps."""
+        check_is_fitted(self)
+        return {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
+
     def _theta(self) -> NumpyArray:
         theta: NumpyArray = getattr(self, f"{self._theta_name}_")
         return theta

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedgrem.types import Array
 
@@ -87,7 +88,7 @@ def shrink_to_center(
         gap = _row_norm(new - center) * (mass / total)
         # Judged by how hard the sites pull, each at most by its threshold: a far site cannot loosen the tolerance.
         pull = jnp.sum(u * distance, axis=0) / total
-        rounding = 4.0 * jnp.finfo(theta.dtype).eps * (_row_norm(center) + pull)
+        rounding = 4.0 * float(np.finfo(theta.dtype).eps) * (_row_norm(center) + pull)
         return new, gap, jnp.any(gap > tol * pull + rounding)
 
     def unsolved(carry: tuple[Array, Array, Array, Array, Array]) -> Array:

@@ -1,0 +1,58 @@
+"""The shell face of the package: parses, calls, exits.
+
+Nothing heavy is imported before a command needs it, so that ``fedgrem --help`` answers at once.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fedgrem import __version__
+from fedgrem.cli.demo import demo
+from fedgrem.cli.fit import fit
+from fedgrem.cli.predict import predict
+from fedgrem.cli.screen import complain
+from fedgrem.cli.show import show
+from fedgrem.errors import FedGrEMError
+
+app = typer.Typer(
+    name="fedgrem",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (demo, fit, show, predict):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedgrem {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="Each command has its own help: `fedgrem fit --help`.")
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Mixture models over data that cannot be merged.
+
+    Every site keeps its rows. What it shares is a fitted mixture; in return it gets a better one, in which an odd or
+    hostile site has little say.
+
+    Begin with `fedgrem demo`, then: `fedgrem fit data.csv --site hospital --components 5 --out model/`
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; exits with 0, with 1 for bad data or an unusable model, with 2 for wrong usage."""
+    try:
+        app(arguments, prog_name="fedgrem")
+    except (FedGrEMError, OSError) as error:
+        complain(str(error))
+        sys.exit(1)

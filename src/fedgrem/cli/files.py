@@ -1,0 +1,80 @@
+"""Models and pictures on disk, as the command line keeps them: a saved model, and which columns it was fitted from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedgrem.errors import InputError, ModelFileError
+
+if TYPE_CHECKING:
+    from fedgrem.estimators.base import BaseFederatedMixture
+
+SOURCE = "source.json"
+PICTURES = (".png", ".pdf", ".svg")
+
+
+class Source(NamedTuple):
+    """Which columns a model was fitted from."""
+
+    site: str | None = None
+    """The site column; None if every file was a site."""
+    target: str | None = None
+
+
+class Saved(NamedTuple):
+    """A saved model and its source."""
+
+    model: BaseFederatedMixture
+    source: Source
+
+
+def save(model: BaseFederatedMixture, folder: Path, source: Source) -> None:
+    """Write a model, and beside it which columns it was fitted from, so that ``predict`` need not be told again."""
+    from fedgrem.models import save_model
+
+    save_model(model, folder)
+    (folder / SOURCE).write_text(json.dumps(source._asdict(), indent=1) + "\n", encoding="utf-8")
+
+
+def load(folder: Path) -> Saved:
+    """Read a model; one saved from Python has no source, which is no mistake."""
+    from fedgrem.models import load_model
+
+    model = load_model(folder)
+    try:
+        stored = json.loads((folder / SOURCE).read_text(encoding="utf-8"))
+        return Saved(model, Source(stored["site"], stored["target"]))
+    except FileNotFoundError:
+        return Saved(model, Source())
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelFileError(f"{folder / SOURCE} cannot be read ({error}); fit the model again.") from error
+
+
+def check_folder(folder: Path, *, force: bool) -> None:
+    """Refuse a folder that a model cannot or should not be written to, before the fit and not after it."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a folder to save the model in.")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise InputError(f"{folder} exists and is not empty; give another folder, or --force to write into it.")
+    check_writable(folder)
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture that cannot be drawn, before the work and not after it."""
+    if path.suffix.lower() not in PICTURES:
+        raise InputError(f"{path} has the extension {path.suffix!r}; a plot can be saved as .png, .pdf or .svg.")
+    check_writable(path)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a place that cannot be written to."""
+    place = path
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not os.access(place, os.W_OK):
+        raise InputError(f"{path} cannot be written; give a place where you may write.")
+    if path.suffix and not path.is_dir() and not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written, because there is no folder {path.parent}; make it first.")

@@ -1,0 +1,136 @@
+"""``fedgrem fit``: from files to a saved model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedgrem.errors import InputError
+
+if TYPE_CHECKING:
+    from fedgrem.data.files import FileTable
+
+
+def fit(
+    data: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DATA",
+            help="One CSV, TSV or Parquet table with a site column, or several: one per site.",
+            show_default=False,
+        ),
+    ],
+    components: Annotated[
+        int,
+        typer.Option("--components", "-r", metavar="N", min=1, help="Components of the mixture.", show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default=False)
+    ],
+    site: Annotated[
+        str | None,
+        typer.Option(
+            "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="file names"
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column to explain: fits a mixture of linear regressions.")
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of row weights: 2 counts as two rows.")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Columns to use, separated by commas.", show_default="all others"),
+    ] = None,
+    drop: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, separated by commas.")
+    ] = None,
+    penalty: Annotated[
+        float,
+        typer.Option(
+            metavar="C", min=0.0, help="Pull to the center: 0 fits each site alone, inf gives one answer for all."
+        ),
+    ] = 2.0,
+    max_rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Stop after so many rounds.")] = 1000,
+    tol: Annotated[float, typer.Option(metavar="X", min=0.0, help="Stop when the sites move less than this.")] = 1e-6,
+    n_init: Annotated[int, typer.Option(metavar="N", min=1, help="Restarts at each site before the first round.")] = 10,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Same seed, same result.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Write into --out even if it is not empty.")] = False,
+) -> None:
+    """Fit one mixture per site, pulled to a common center, and save it.
+
+    Components have unit covariance (or unit noise, with --target), so scale the columns first such that the spread
+    *within* a group is about 1. There is no intercept: with --target, add a column of ones if you need one.
+
+    For example:
+
+    * `fedgrem fit data.csv --site hospital --components 5 --out model/`
+
+    * `fedgrem fit north.csv south.csv east.csv --components 3 --out model/`
+
+    * `fedgrem fit trial.parquet -s center -r 2 --target y --drop patient -o model/`
+    """
+    from fedgrem.cli.files import Source, check_folder, save
+    from fedgrem.data.files import check_no_gaps, choose_columns
+
+    check_folder(out, force=force)
+    table = read(data, site)
+    aside = [name for name in (target, weight) if name is not None]
+    if len({*aside, site} - {None}) < len([name for name in (target, weight, site) if name is not None]):
+        raise InputError("--site, --target and --weight must name different columns.")
+    chosen = choose_columns(table.frame, columns=_listed(columns), drop=_listed(drop), aside=aside)
+    for name in aside:
+        choose_columns(table.frame, columns=[name])
+        check_no_gaps(table.frame, [name])
+    model = _fitted(
+        table,
+        chosen,
+        target,
+        weight,
+        {"n_components": components, "penalty": penalty, "max_rounds": max_rounds, "tol": tol, "n_init": n_init}
+        | {"random_state": seed},
+    )
+    save(model, out, Source(site, target))
+
+    from fedgrem.cli.tables import print_summary
+    from fedgrem.report import summarize
+
+    print_summary(summarize(model))
+    typer.echo(f"\nSaved in {out}; see it again with: fedgrem show {out}")
+
+
+def read(data: list[Path], site: str | None) -> FileTable:
+    """The rows and the site of each; one file without a site column is no federation."""
+    from fedgrem.data.files import read_sites, read_table
+
+    if site is None and len(data) == 1:
+        listed = ", ".join(read_table(data[0]).columns[:20])
+        raise InputError(
+            f"{data[0]} is one file, and no site column was named; name it with --site (the columns are {listed}), or "
+            "give one file per site."
+        )
+    return read_sites(data, site=site)
+
+
+def _fitted(
+    table: FileTable, chosen: list[str], target: str | None, weight: str | None, options: dict[str, Any]
+) -> Any:
+    from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
+    from fedgrem.cli.cache import keep_compiled_programs
+    from fedgrem.cli.screen import progress_bar, warnings_as_notices
+
+    keep_compiled_programs()
+    rows = table.frame.select(chosen)
+    sample_weight = None if weight is None else table.frame[weight].to_numpy()
+    model: Any = FederatedGaussianMixture(**options) if target is None else FederatedRegressionMixture(**options)
+    response = None if target is None else table.frame[target].to_numpy()
+    with warnings_as_notices(), progress_bar("Fitting", options["tol"]) as tell:
+        model.fit(rows, response, sites=table.sites, sample_weight=sample_weight, on_progress=tell)
+    return model
+
+
+def _listed(names: str | None) -> list[str]:
+    return [] if names is None else [name.strip() for name in names.split(",") if name.strip()]

@@ -1,0 +1,166 @@
+"""Tables and sentences about a fitted model, to be read at 80 columns."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedgrem.report.summary import SiteSummary, Summary
+
+MOST_SITES = 20
+MOST_PARAMETERS = 20
+FEWEST_COLUMNS, COLUMN_WIDTH = 2, 7
+
+
+def plain_table(title: str, headers: Sequence[str], *, left: int = 1) -> Table:
+    """A table without boxes; the first ``left`` columns are text, the others numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, header in enumerate(headers):
+        table.add_column(
+            header, justify="left" if place < left else "right", no_wrap=place >= left, overflow="ellipsis"
+        )
+    return table
+
+
+def summary_view(summary: Summary, width: int, *, most_sites: int = MOST_SITES) -> RenderableType:
+    """What was found: a headline, the centers, the sites and a verdict."""
+    parts = [headline(summary), Text(), center_table(summary, width), Text(), site_table(summary, width, most_sites)]
+    return Group(*parts, Text(), verdict(summary))
+
+
+def headline(summary: Summary) -> Text:
+    """Sites, components, rows, rounds; whether it settled."""
+    text = Text(f"{_capital(summary.kind)}: {_count(summary.n_components, 'component')} over ", style="bold")
+    text.append(f"{_count(len(summary.sites), 'site')}, {summary.n_rows:,.6g} rows")
+    unsettled = [site.name for site in summary.sites if not site.settled]
+    after = f"\n{_count(summary.n_rounds, 'round')} with penalty {summary.penalty:g}, "
+    text.append(after, style="not bold")
+    if summary.converged and not unsettled:
+        text.append("settled.", style="green not bold")
+    elif summary.converged:
+        text.append(f"settled; still moving: {_names(unsettled)}.", style="yellow not bold")
+    else:
+        text.append(f"NOT settled, still moving: {_names(unsettled)}; raise --max-rounds or --tol.", style="yellow")
+    return text
+
+
+def center_table(summary: Summary, width: int) -> RenderableType:
+    """Parameters down, components across; the largest components and the most telling parameters if there are many."""
+    center, weights = np.array(summary.center), np.array(summary.center_weights)
+    names = [_short(name, 24) for name in summary.parameters]
+    space = width - max(map(len, [*names, "typical weight"])) - 2
+    shown = _largest(weights, max(FEWEST_COLUMNS, space // (COLUMN_WIDTH + 2)))
+    spread = center.max(axis=0) - center.min(axis=0)
+    kept = _largest(spread, MOST_PARAMETERS)
+    table = plain_table("Centers", ["component", *(str(r) for r in shown)])
+    table.add_row("typical weight", *(f"{weights[r]:.2f}" for r in shown), style="dim")
+    for j in kept:
+        table.add_row(Text(names[j]), *(_number(center[r, j]) for r in shown))
+    return _with_remark(
+        table,
+        _more(len(center), len(shown), "component", "of the largest weight"),
+        _more(len(names), len(kept), "parameter", "in which the centers differ most"),
+    )
+
+
+def site_table(summary: Summary, width: int, most_sites: int = MOST_SITES) -> RenderableType:
+    """One line per site, the oddest first: weights, how much of it sits at the center, how far out it is."""
+    sites = summary.oddest_first[:most_sites]
+    name_width = min(24, max([4, *(len(site.name) for site in sites)]))
+    space = width - name_width - 46
+    weights = np.array(summary.center_weights)
+    shown = _largest(weights, max(0, space // 5)) if space >= 10 else []
+    table = plain_table("Sites", ["site", "", "rows", "at center", "farthest", *(f"w{r}" for r in shown)], left=2)
+    table.columns[1].no_wrap = True
+    for site in sites:
+        table.add_row(
+            Text(_short(site.name, name_width)),
+            _verdict_of(site, summary.n_components),
+            f"{site.n_rows:.6g}",
+            f"{site.n_at_center}/{summary.n_components}",
+            _number(site.farthest),
+            *(_share(site.weights[r]) for r in shown),
+        )
+    return _with_remark(
+        table,
+        _more(len(summary.sites), len(sites), "site", "farthest from the center; --all or --json lists all"),
+        _more(len(weights), len(shown), "weight", "of the largest components") if shown else "",
+    )
+
+
+def verdict(summary: Summary) -> Text:
+    """Who agrees, who does not, and who is odd, in sentences."""
+    if len(summary.sites) == 1:
+        return Text("One site: there is nothing to compare it with.")
+    whole = sum(site.n_at_center == summary.n_components for site in summary.sites)
+    none = sum(site.n_at_center == 0 for site in summary.sites)
+    some = len(summary.sites) - whole - none
+    text = Text(f"At the center in every component: {_count(whole, 'site')}; in some: {some}; in none: {none}.\n")
+    odd = [site for site in summary.oddest_first if site.odd]
+    if not odd:
+        text.append("No site is odd.")
+        return text
+    listed = ", ".join(f"{site.name} ({_number(site.farthest)} from the center)" for site in odd[:5])
+    more = f" and {len(odd) - 5} more" if len(odd) > 5 else ""
+    text.append(f"Odd: {listed}{more}", style="bold red")
+    text.append(
+        f"; the typical site is {_number(summary.typical_distance)} away, beyond {_number(summary.odd_beyond)} is odd."
+    )
+    return text
+
+
+def print_summary(summary: Summary, *, most_sites: int = MOST_SITES) -> None:
+    """Print on stdout, as wide as the terminal is."""
+    console = Console(highlight=False)
+    console.print(summary_view(summary, console.width, most_sites=most_sites))
+
+
+def _verdict_of(site: SiteSummary, n_components: int) -> Text:
+    if site.odd:
+        return Text("odd", style="bold red")
+    if site.n_at_center == n_components:
+        return Text("at the center", style="green")
+    return Text("keeps some" if site.n_at_center else "keeps its own", style="cyan")
+
+
+def _with_remark(table: Table, *remarks: str) -> RenderableType:
+    lines = [Text(remark, style="dim") for remark in remarks if remark]
+    return Group(table, *lines)
+
+
+def _more(total: int, shown: int, what: str, which: str) -> str:
+    return f"... the {shown} {what}s {which} are shown, of {total}." if shown < total else ""
+
+
+def _largest(values: Iterable[float], n: int) -> list[int]:
+    """Places of the n largest values, in their own order."""
+    order = np.argsort(-np.asarray(values), kind="stable")[:n]
+    return sorted(int(place) for place in order)
+
+
+def _number(value: float) -> str:
+    if value == 0.0:
+        return "0"
+    return f"{value:.2f}" if 0.005 <= abs(value) < 1000 else f"{value:.1e}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _short(name: str, width: int) -> str:
+    return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,1 @@
+"""Studies: the paper's figures and tables as data, and one resumable runner for all of them."""
