@@ -1,7 +1,7 @@
 """Speed, as ratios measured in one run: ``make bench``.
 
 One FedGrEM round over all sites against one EM iteration of scikit-learn's spherical GaussianMixture looped over the
-same sites; a roofline of NumPy's bare matrix products and one ``exp`` of the same sizes; a full fit; ten thousand sites.
+same sites; a roofline of NumPy's bare matrix products and one ``exp`` of the same sizes; a full fit; 10,000 sites.
 """
 
 import argparse

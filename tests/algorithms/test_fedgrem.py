@@ -6,7 +6,8 @@ import pytest
 
 from fedgrem.algorithms.base import WEIGHT_CAP, Algorithm, capped_rows
 from fedgrem.algorithms.fedgrem import LEAST_STEP_SCALE, FedGrEM
-from fedgrem.algorithms.rounds import Plan, run
+from fedgrem.algorithms.plan import Plan
+from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation, Site
 from fedgrem.engines import InProcess

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from fedgrem.algorithms.fedgrem import FedGrEM
-from fedgrem.algorithms.rounds import LoopState, Plan, _advance, run, tolerated_stragglers
+from fedgrem.algorithms.plan import Plan
+from fedgrem.algorithms.rounds import LoopState, _advance, run, tolerated_stragglers
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.engines import InProcess
 from fedgrem.engines.inprocess import BLOCK

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedgrem.algorithms.fedgrem import FedGrEM
-from fedgrem.algorithms.rounds import Plan, run
+from fedgrem.algorithms.plan import Plan
+from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data import federation as federation_module
 from fedgrem.data.federation import Federation

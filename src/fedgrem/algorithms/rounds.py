@@ -1,16 +1,14 @@
 """The one loop of the package: start, align, rounds, stop, result."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedgrem.algorithms.align import align, align_to, candidates, derive_key, generator_for, middle_of
 from fedgrem.algorithms.base import Algorithm, Engine
-from fedgrem.algorithms.start import StartPlan
-from fedgrem.algorithms.tracks import breed, first_tracks, next_guess, pool_of, score
+from fedgrem.algorithms.plan import Plan, Progress
+from fedgrem.algorithms.search import count_numbers, find_starts
 from fedgrem.types import (
     Array,
     Broadcast,
@@ -19,37 +17,8 @@ from fedgrem.types import (
     NumpyArray,
     Params,
     RoundRecord,
-    StartReply,
-    StartRequest,
     Upload,
 )
-
-LARGEST_PENALTY = 1e6
-"""Stands for an infinite penalty where starts are compared: 0 * inf has no answer."""
-
-
-class Plan(NamedTuple):
-    """How a fit is to be run."""
-
-    start: StartPlan
-    max_rounds: int = 1000
-    tol: float = 1e-6
-    seed: int = 0
-    given: Params | None = None
-    """Starts ``(K, R), (K, R, q)`` to use instead of searching for them."""
-    align: bool = True
-    start_penalty: float = 0.0
-    """lambda by which sites weigh a distance from the common start when they choose among starts."""
-
-
-class Progress(NamedTuple):
-    """What a callback is told while a fit runs."""
-
-    stage: str
-    round: int
-    max_rounds: int
-    movement: float
-    """Median movement of the sites in the last round."""
 
 
 class LoopState(NamedTuple):
@@ -115,9 +84,10 @@ def run(
 ) -> FitResult:
     """Fit: find starts, align them, play rounds until they settle, and report."""
     tell = on_progress or (lambda _: None)
-    params, n_rows, choice, cost = _starts(engine, plan, algorithm.family.start_tracks, tell)
+    starts = find_starts(engine, plan, algorithm.family.start_tracks, tell)
+    cost = dict(starts.cost)
     count = jnp.asarray(0)
-    state = LoopState(algorithm.central_start(params, n_rows), count, count, jnp.asarray(False))
+    state = LoopState(algorithm.central_start(starts.params, starts.n_rows), count, count, jnp.asarray(False))
     records: list[RoundRecord] = []
     played, stopped = 0, False
     while played < plan.max_rounds and not stopped:
@@ -126,68 +96,8 @@ def run(
         played, stopped = int(state.round), bool(state.stop)
         tell(Progress("rounds", played, plan.max_rounds, float(np.median(record.movement[-1]))))
     cost["rounds"] = played
-    cost["numbers_per_round"] = _count(state.central.params)
-    return _result(engine.site_names, state, stopped, records, choice, cost, plan.tol)
-
-
-def _starts(
-    engine: Engine, plan: Plan, usual_tracks: int, tell: Callable[[Progress], None]
-) -> tuple[Params, Array, NumpyArray, dict[str, int]]:
-    """Starts of all sites, aligned; the sites' sizes; and who took whose start."""
-    names, start = engine.site_names, plan.start
-    keys = jnp.asarray(np.stack([derive_key(plan.seed, name, "start") for name in names]))
-    penalties = jnp.full(len(names), min(plan.start_penalty, LARGEST_PENALTY))
-    cost = {"start_exchanges": 0, "start_numbers": 0}
-
-    def exchange(task: str, stage: str, tried: Params) -> StartReply:
-        tell(Progress(stage, 0, plan.max_rounds, float("nan")))
-        reply: StartReply = engine.ask(task, StartRequest(keys, tried, penalties))
-        cost["start_exchanges"] += 1
-        cost["start_numbers"] += _count(tried) + _count(reply.params)
-        return reply
-
-    if plan.given is not None:
-        reply = exchange("local_size", "sizes", plan.given)
-        params = align(plan.given, start, plan.seed) if plan.align else plan.given
-        return params, reply.n_rows, np.zeros(len(names), dtype=int), cost
-    nothing = Params(jnp.zeros((len(names), 0)), jnp.zeros((len(names), 0)))
-    reply = exchange("local_start", "starts", nothing)
-    params = align(reply.params, start, plan.seed)
-    common = middle_of(params)
-    n_tracks = usual_tracks if start.tracks is None else start.tracks
-    # Without a penalty sites have nothing in common, and a joint start would be a start for nobody.
-    if n_tracks > 0 and len(names) > 1 and plan.start_penalty > 0:
-        common = _joint_start(params, names, plan, n_tracks, partial(exchange, "local_track", "joint starts"))
-        params = align_to(params, common)
-    for _ in range(start.exchanges if len(names) > 1 else 0):
-        tried = candidates(params, common, reply.log_likelihood, reply.n_rows, start)
-        reply = exchange("local_compare", "exchange", tried)
-        params = align(reply.params, start, plan.seed)
-        common = middle_of(params)
-    return params, reply.n_rows, np.asarray(reply.choice), cost
-
-
-def _joint_start(
-    params: Params, names: tuple[str, ...], plan: Plan, n_tracks: int, ask: Callable[[Params], StartReply]
-) -> Params:
-    """The best joint start, ``(R,), (R, q)``, that tracks from the sites' aligned starts lead to."""
-    generator, pool = generator_for(plan.seed, "tracks"), pool_of(params)
-    tracks = first_tracks(params, names, n_tracks, generator)
-    for left in reversed(range(plan.start.generations)):
-        weights = jnp.broadcast_to(tracks.weights, (len(names), *tracks.weights.shape))
-        for _ in range(plan.start.generation):
-            guess = tracks.theta
-            reply = ask(Params(weights, jnp.broadcast_to(guess, (len(names), *guess.shape))))
-            tracks, weights = next_guess(reply, guess), reply.params.weights
-        scores = score(reply)
-        if left:
-            tracks = breed(tracks, scores, pool, n_tracks, generator)
-    best = int(np.argmax(scores))
-    return Params(tracks.weights[best], tracks.theta[best])
-
-
-def _count(params: Params) -> int:
-    return int(sum(np.size(leaf) for leaf in params))
+    cost["numbers_per_round"] = count_numbers(state.central.params)
+    return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol)
 
 
 def _result(

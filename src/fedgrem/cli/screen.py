@@ -12,7 +12,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from fedgrem.algorithms.rounds import Progress
+    from fedgrem.algorithms.plan import Progress
 
 SHOWN_WARNINGS = ("ConvergenceWarning", "UnknownSiteWarning")
 STAGES = {

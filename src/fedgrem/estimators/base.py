@@ -12,8 +12,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.registry import ALGORITHMS, build_algorithm, steady_penalty
-from fedgrem.algorithms.rounds import Plan, Progress, run
+from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values, is_frame, split_like

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from sklearn.base import DensityMixin
 
-from fedgrem.algorithms.rounds import Progress
+from fedgrem.algorithms.plan import Progress
 from fedgrem.data.tables import split_like
 from fedgrem.estimators.base import BaseFederatedMixture
 
@@ -30,7 +30,7 @@ class FederatedDensity(DensityMixin, BaseFederatedMixture):
         y : ignored.
         sites : (N,) site labels, or the name of the site column of a frame; None is one site.
         sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
-        on_progress : called with a :class:`~fedgrem.algorithms.rounds.Progress` between blocks of rounds.
+        on_progress : called with a :class:`~fedgrem.algorithms.plan.Progress` between blocks of rounds.
         """
         return self._fit(X, None, sites, sample_weight, on_progress)
 

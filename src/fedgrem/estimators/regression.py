@@ -8,7 +8,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 
-from fedgrem.algorithms.rounds import Progress
+from fedgrem.algorithms.plan import Progress
 from fedgrem.data.tables import gather_values, split_like
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.families.base import Family
@@ -97,7 +97,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         y : (N,) responses; or a dict or list of them, as X.
         sites : (N,) site labels, or the name of the site column of a frame; None is one site.
         sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
-        on_progress : called with a :class:`~fedgrem.algorithms.rounds.Progress` between blocks of rounds.
+        on_progress : called with a :class:`~fedgrem.algorithms.plan.Progress` between blocks of rounds.
         """
         return self._fit(X, y, sites, sample_weight, on_progress)
 

@@ -3,9 +3,11 @@
 import time
 from typing import Any
 
+from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.pooled import InOnePot
 from fedgrem.algorithms.registry import build_algorithm, steady_penalty
-from fedgrem.algorithms.rounds import Plan, find_starts, run
+from fedgrem.algorithms.rounds import run
+from fedgrem.algorithms.search import find_starts
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import Simulation, simulate

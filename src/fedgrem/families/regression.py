@@ -30,7 +30,8 @@ def weighted_least_squares(data: SiteData, mass: Array, ridge: float) -> Array:
 def second_moments(data: SiteData, mass: Array) -> Array:
     """``sum_i m_ri x_i x_i'``, ``(R, p, p)``."""
     x = data.columns
-    return jax.vmap(lambda m: (x * m) @ x.T)(mass)
+    moments: Array = jax.vmap(lambda m: (x * m) @ x.T)(mass)
+    return moments
 
 
 @dataclass(frozen=True, slots=True)

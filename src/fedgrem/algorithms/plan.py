@@ -1,0 +1,30 @@
+"""How a fit is to be run, and what is told while it runs."""
+
+from typing import NamedTuple
+
+from fedgrem.algorithms.start import StartPlan
+from fedgrem.types import Params
+
+
+class Plan(NamedTuple):
+    """How a fit is to be run."""
+
+    start: StartPlan
+    max_rounds: int = 1000
+    tol: float = 1e-6
+    seed: int = 0
+    given: Params | None = None
+    """Starts ``(K, R), (K, R, q)`` to use instead of searching for them."""
+    align: bool = True
+    start_penalty: float = 0.0
+    """lambda by which sites weigh a distance from the common start when they choose among starts."""
+
+
+class Progress(NamedTuple):
+    """What a callback is told while a fit runs."""
+
+    stage: str
+    round: int
+    max_rounds: int
+    movement: float
+    """Median movement of the sites in the last round."""
