@@ -1,6 +1,10 @@
 """What every test gets: double precision in a scope, a compilation cache shared by the workers, fixed examples."""
 
+import os
 from pathlib import Path
+
+# Programs here are compiled often and run briefly: spend less on optimizing them. Set before JAX starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
 import pytest
