@@ -89,3 +89,16 @@ def test_sites_have_the_sizes_and_the_sortable_names_asked_for():
 def test_a_list_of_sizes_of_the_wrong_length_is_refused():
     with pytest.raises(ValueError, match=r"n_rows names 2 sites, expected n_sites=3"):
         simulate("gmm", n_sites=3, n_rows=[4, 5])
+
+
+def test_more_features_add_zeros_to_the_centers_and_ten_change_nothing():
+    wide = simulate("gmm", h=0.0, n_sites=2, n_rows=3, n_features=12)
+    np.testing.assert_array_equal(wide.theta[0], np.pad(CENTERS, ((0, 0), (0, 2))))
+    plain, ten = simulate("gmm", h=1.0, n_rows=3, seed=1), simulate("gmm", h=1.0, n_rows=3, seed=1, n_features=10)
+    for name, rows in plain.rows.items():
+        np.testing.assert_array_equal(rows, ten.rows[name])
+
+
+def test_fewer_features_than_the_centers_have_are_refused():
+    with pytest.raises(ValueError, match="n_features is 9, expected at least the 10 of the centers"):
+        simulate("gmm", n_features=9)

@@ -30,7 +30,9 @@ def spoil(value, row=3, column=1):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_refused_by_site_and_column(value):
-    with pytest.raises(InputError, match=r"site 'south' contains NaN \(\d\) or infinity \(\d\) in 1 row.*column.* x1; drop"):
+    with pytest.raises(
+        InputError, match=r"site 'south' contains NaN \(\d\) or infinity \(\d\) in 1 row.*column.* x1; drop"
+    ):
         quick().fit(spoil(value))
 
 
@@ -95,7 +97,7 @@ def test_one_label_for_all_rows_is_refused_in_fit():
 def test_a_site_with_fewer_rows_than_components_is_refused_by_name():
     sites = two_sites()
     sites["tiny"] = GENERATOR.normal(size=(1, 2))
-    with pytest.raises(InputError, match="site 'tiny' has 1 row.*fewer than the 2 components.*leave the site out"):
+    with pytest.raises(InputError, match=r"site 'tiny' has 1 row.*fewer than the 2 components.*leave the site out"):
         quick().fit(sites)
 
 
@@ -128,7 +130,9 @@ def test_a_wrong_number_of_labels_is_refused():
 def test_mismatched_columns_are_refused_by_site():
     sites = two_sites()
     sites["east"] = GENERATOR.normal(size=(30, 3))
-    with pytest.raises(ShapeError, match=r"site 'east' has rows of shape \(30, 3\), expected \(n, 2\) as at site 'north'"):
+    with pytest.raises(
+        ShapeError, match=r"site 'east' has rows of shape \(30, 3\), expected \(n, 2\) as at site 'north'"
+    ):
         quick().fit(sites)
     frames = {"a": pd.DataFrame(two_sites()["north"], columns=["u", "v"])}
     frames["b"] = frames["a"].rename(columns={"v": "w"})

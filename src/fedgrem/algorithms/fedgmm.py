@@ -23,7 +23,7 @@ Averaging: TypeAlias = Literal["mass", "rows"]
 
 
 def fedgmm(
-    family: Family, covariate_components: int = 3, reg_covar: float = 1e-6, averaging: Averaging = "mass"
+    family: Family, covariate_components: int = 3, reg_covar: float = 1e-6, averaging: Averaging = "rows"
 ) -> Algorithm:
     """FedGMM for this family: a joint mixture of covariates and responses, or a mixture with estimated covariances."""
     if isinstance(family, Gaussian):

@@ -72,6 +72,8 @@ class FedGrEM:
         n_sites, _, n_parameters = theta.shape
         dimension = jnp.sqrt(n_parameters + jnp.log(n_sites))
         penalty = self.penalty_decay * central.penalty + self.penalty * dimension
+        # No penalty is no pull at all, from the first round: lambda_0 is not to linger where there is nothing to share.
+        penalty = jnp.where(self.penalty == 0, 0.0, penalty)
         solution = self._solve(theta, uploads, penalty, central.center)
         params = Params(uploads.params.weights, solution.shrunk)
         after = central._replace(params=params, center=solution.center, penalty=penalty)

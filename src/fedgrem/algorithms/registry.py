@@ -37,6 +37,10 @@ def build_algorithm(name: str, family: Family, **options: Any) -> Algorithm:
     return constructor(family, **{key: value for key, value in options.items() if key in known})
 
 
-def steady_penalty(name: str, penalty: float, decay: float, n_parameters: int, n_sites: int) -> float:
+ALONE = frozenset({"local-em", "local-grem"})
+"""Algorithms in which nothing leaves a site: their sites exchange no starts either."""
+
+
+def steady_penalty(penalty: float, decay: float, n_parameters: int, n_sites: int) -> float:
     r"""Where lambda settles: :math:`C\sqrt{q + \log K} / (1 - \text{decay})`."""
     return float(penalty * np.sqrt(n_parameters + np.log(n_sites)) / (1.0 - decay))

@@ -110,8 +110,8 @@ def _result(
     tol: float,
 ) -> FitResult:
     fields: list[Any] = [np.concatenate([np.asarray(r) for r in field]) for field in zip(*records, strict=True)]
-    history = dict(zip(RoundRecord._fields, fields, strict=True))
-    last = history["movement"][-1] if len(history["movement"]) else np.zeros(len(names))
+    history = dict(zip(RoundRecord._fields, fields, strict=bool(records)))
+    last = history["movement"][-1] if records else np.zeros(len(names))
     central = state.central
     return FitResult(
         site_names=names,

@@ -89,7 +89,7 @@ def local_start(family: Family, plan: StartPlan, data: SiteData, request: StartR
 
     # One restart at a time, all sites at once: memory stays that of one E-step.
     runs, log_likelihood = jax.lax.map(restart, split_key(request.key, plan.n_init))
-    best = Params(*(leaf[jnp.argmax(log_likelihood)] for leaf in runs))
+    best = Params(*(leaf[_first_best(log_likelihood)] for leaf in runs))
     return _reply(data, *em(family, data, best, plan.long), jnp.asarray(0))
 
 
@@ -101,7 +101,7 @@ def local_compare(family: Family, plan: StartPlan, data: SiteData, request: Star
     """
     prior = Prior(request.candidates.theta[1], request.penalty)
     runs, value = jax.lax.map(lambda start: em(family, data, start, plan.long, prior), request.candidates)
-    best = jnp.argmax(value)
+    best = _first_best(value)
     return _reply(data, Params(*(leaf[best] for leaf in runs)), value[best], best)
 
 
@@ -118,6 +118,11 @@ def local_track(family: Family, plan: StartPlan, data: SiteData, request: StartR
 
     runs, value = jax.lax.map(follow, request.candidates)
     return _reply(data, runs, value, jnp.zeros(value.shape, dtype=int))
+
+
+def _first_best(value: Array) -> Array:
+    """The first of those that are best but for rounding: which of two ways to one optimum wins must not hang on it."""
+    return jnp.argmax(value >= jnp.max(value) - 1e-7 * (1.0 + jnp.abs(jnp.max(value))))
 
 
 def _reply(data: SiteData, params: Params, log_likelihood: Array, choice: Array) -> StartReply:

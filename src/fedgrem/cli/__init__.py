@@ -12,6 +12,7 @@ from fedgrem import __version__
 from fedgrem.cli.demo import demo
 from fedgrem.cli.fit import fit
 from fedgrem.cli.predict import predict
+from fedgrem.cli.reproduce import reproduce
 from fedgrem.cli.screen import complain
 from fedgrem.cli.show import show
 from fedgrem.errors import FedGrEMError
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, show, predict):
+for command in (demo, fit, show, predict, reproduce):
     app.command()(command)
 
 

@@ -27,15 +27,15 @@ class Site:
 
         Rows are sorted by their values, so that the order in which they were recorded cannot change a fit.
         """
-        n, p = self.rows.shape
+        n = len(self.rows)
         target = np.zeros(n) if self.target is None else self.target
         order = np.lexsort((target, *self.rows.T[::-1]))
         size = n if n_padded is None else n_padded
-        columns, padded_target, weight = np.zeros((p, size), dtype), np.zeros(size, dtype), np.zeros(size, dtype)
-        columns[:, :n] = self.rows[order].T
-        padded_target[:n] = target[order]
+        # Padding repeats a real row: a user's density may be infinite at a made-up one, and 0 * inf is not 0.
+        padded = np.concatenate([order, np.full(size - n, order[0])])
+        weight: NumpyArray = np.zeros(size, dtype)
         weight[:n] = self.row_weight[order]
-        return SiteData(columns, padded_target, weight)  # type: ignore[arg-type]  # NumPy until stacked
+        return SiteData(self.rows[padded].T.astype(dtype, order="C"), target[padded].astype(dtype), weight)  # type: ignore[arg-type]  # NumPy until stacked
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,13 @@ class Federation:
             raise ShapeError(f"got {len(names)} site names for {len(rows)} sites; give one name per site.")
         if not names:
             raise InputError("got no sites; give at least one site with rows.")
+        for what, values in (("targets", targets), ("row_weights", row_weights)):
+            if values is not None and len(values) != len(names):
+                raise ShapeError(f"got {what} of {len(values)} sites for {len(names)} sites; give them for every site.")
         _check_names(names)
-        n_features = rows[0].shape[1] if rows[0].ndim == 2 else -1
+        if rows[0].ndim != 2:
+            raise ShapeError(f"site {names[0]!r} has rows of shape {rows[0].shape}, expected (n, p): one line per row.")
+        n_features = rows[0].shape[1]
         labels = tuple(columns) if columns is not None else tuple(f"x{j}" for j in range(n_features))
         sites = []
         for k, name in enumerate(names):

@@ -46,6 +46,7 @@ def simulate(
     n_sites: int = 10,
     n_rows: int | list[int] = 150,
     n_outliers: int = 1,
+    n_features: int | None = None,
     centers: NumpyArray = CENTERS,
     seed: int = 0,
 ) -> Simulation:
@@ -53,7 +54,8 @@ def simulate(
 
     Every honest site has weights from Dirichlet(5, ..., 5) and component parameters at distance ``h`` from the common
     centers, in a random direction. The last ``n_outliers`` sites are outliers: ``N(2 * 1, 3 I)`` rows in the GMM, one
-    regression with all coefficients 3 in the regressions.
+    regression with all coefficients 3 in the regressions. With ``n_features``, the centers get zeros in the dimensions
+    beyond their own.
 
     Examples
     --------
@@ -62,6 +64,10 @@ def simulate(
     (10, (150, 10), 9)
     """
     generator = np.random.default_rng(seed)
+    if n_features is not None:
+        if n_features < centers.shape[1]:
+            raise ValueError(f"n_features is {n_features}, expected at least the {centers.shape[1]} of the centers.")
+        centers = np.pad(centers, ((0, 0), (0, n_features - centers.shape[1])))
     n_components, n_features = centers.shape
     sizes = [n_rows] * n_sites if isinstance(n_rows, int) else list(n_rows)
     if len(sizes) != n_sites:

@@ -185,7 +185,7 @@ def _check_numeric(who: str, rows: Any) -> None:
 
 def _length(rows: Any) -> int:
     """Number of rows; 0 of what is not a table, which the estimator's own validation then refuses."""
-    shape = np.shape(rows) if not hasattr(rows, "shape") else rows.shape
+    shape = rows.shape if hasattr(rows, "shape") else np.asarray(rows, dtype=object).shape
     return int(shape[0]) if len(shape) > 0 else 0
 
 

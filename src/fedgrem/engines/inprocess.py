@@ -55,7 +55,9 @@ class InProcess:
     def play(self, state: LoopState, tol: float, limit: int) -> tuple[LoopState, RoundRecord]:
         """Play up to ``limit`` rounds, at most ``BLOCK``, in one compiled call."""
         state, records, played = _play(self._algorithm, self._buckets, self._order, state, tol, limit)
-        return state, RoundRecord(*(leaf[: int(played)] for leaf in records))
+        # Cut in NumPy: JAX would compile a slice anew for every number of rounds, which takes longer than the rounds.
+        kept: list[Any] = [np.asarray(leaf)[: int(played)] for leaf in records]
+        return state, RoundRecord(*kept)
 
 
 def _at_every_site(step: Callable[[SiteData, Any], Any], buckets: Stacked, order: Array, sent: Any) -> Any:

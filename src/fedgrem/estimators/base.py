@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.plan import Plan, Progress
-from fedgrem.algorithms.registry import ALGORITHMS, build_algorithm, steady_penalty
+from fedgrem.algorithms.registry import ALGORITHMS, ALONE, build_algorithm, steady_penalty
 from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation
@@ -155,14 +155,17 @@ class BaseFederatedMixture(BaseEstimator):
             ("weights_init", f"{self._theta_name}_init"),
             (n_sites, self.n_components, n_parameters),
         )
+        alone = self.algorithm in ALONE
         return Plan(
-            start=StartPlan(self.n_components, n_init=self.n_init, alignment=self.alignment),
+            start=StartPlan(
+                self.n_components, n_init=self.n_init, alignment=self.alignment, exchanges=0 if alone else 1
+            ),
             max_rounds=self.max_rounds,
             tol=float(self.tol),
             seed=self._seed(),
             given=None if given is None else Params(*(jnp.asarray(start) for start in given)),
             align=self.align,
-            start_penalty=steady_penalty(self.algorithm, self.penalty, self.penalty_decay, n_parameters, n_sites),
+            start_penalty=0.0 if alone else steady_penalty(self.penalty, self.penalty_decay, n_parameters, n_sites),
         )
 
     def _seed(self) -> int:

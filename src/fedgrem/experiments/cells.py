@@ -3,6 +3,9 @@
 import time
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.pooled import InOnePot
 from fedgrem.algorithms.registry import build_algorithm, steady_penalty
@@ -13,19 +16,51 @@ from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import Simulation, simulate
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.experiments.specs import Method, Setting
+from fedgrem.experiments.starts import paper_starts, poor_starts
 from fedgrem.families.base import Family
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
 from fedgrem.kernels.precision import precision
 from fedgrem.kernels.scores import parameter_errors
-from fedgrem.types import FitResult
+from fedgrem.types import FitResult, Params
 
 FAMILIES: dict[str, Family] = {"gmm": Gaussian(), "mor": LinearRegression()}
 
 
+class _Starts:
+    """The starts of one cell, each kind found once: one per site, and one for all rows in one pot."""
+
+    def __init__(self, setting: Setting, seed: int, simulation: Simulation, federation: Federation, plan: Plan) -> None:
+        self._setting, self._seed = setting, seed
+        self._simulation, self._federation, self._plan = simulation, federation, plan
+        self._found: dict[bool, tuple[Params, float]] = {}
+
+    def get(self, in_one_pot: bool) -> tuple[Params, float]:
+        """Starts of every site, and the seconds it took to find them."""
+        if in_one_pot not in self._found:
+            begin = time.perf_counter()
+            params = self._search(in_one_pot)
+            params.theta.block_until_ready()
+            self._found[in_one_pot] = params, time.perf_counter() - begin
+        return self._found[in_one_pot]
+
+    def _search(self, in_one_pot: bool) -> Params:
+        family = FAMILIES[self._setting.model]
+        if self._setting.start == "poor":
+            return poor_starts(self._simulation, self._seed)
+        if self._setting.start == "paper":
+            pot = self._federation.merged() if in_one_pot else self._federation
+            params = paper_starts(family, pot, self._plan.start, self._seed)
+            n_sites = len(self._federation.sites)
+            return Params(*(jnp.broadcast_to(leaf, (n_sites, *leaf.shape[1:])) for leaf in params))
+        algorithm = build_algorithm("pooled-em" if in_one_pot else "fedgrem", family)
+        engine = InProcess(algorithm, self._federation, self._plan.start)
+        return find_starts(engine, self._plan, family.start_tracks).params
+
+
 def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
     """One row per method: errors, rounds, time. All methods see the same rows and start from the same values."""
-    simulation = simulate(setting.model, seed=seed, **setting.simulation)  # type: ignore[arg-type]
+    simulation = simulate(setting.model, seed=seed, **setting.simulation)
     federation = Federation.from_sites(
         list(simulation.rows),
         list(simulation.rows.values()),
@@ -33,38 +68,37 @@ def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[
     )
     family = FAMILIES[setting.model]
     n_sites, n_components, n_parameters = simulation.theta.shape
-    plan = Plan(
-        StartPlan(n_components), seed=seed, start_penalty=steady_penalty("fedgrem", 2.0, 0.1, n_parameters, n_sites)
-    )
+    plan = Plan(StartPlan(n_components), seed=seed, start_penalty=steady_penalty(2.0, 0.1, n_parameters, n_sites))
+    if setting.rounds is not None:
+        plan = plan._replace(max_rounds=setting.rounds, tol=0.0)
+    common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
+    common["snr"] = signal(simulation)
     rows = []
     with precision("float64"):
-        ours = build_algorithm("fedgrem", family)
-        begin = time.perf_counter()
-        starts = find_starts(InProcess(ours, federation, plan.start), plan, family.start_tracks)
-        start_seconds = time.perf_counter() - begin
+        starts = _Starts(setting, seed, simulation, federation, plan)
         for method in methods:
             algorithm = build_algorithm(method.algorithm, family, **method.options)
             # All rows in one pot have one start, of the same kind; every other method begins where ours does.
-            alone = isinstance(algorithm, InOnePot)
-            mine = plan if alone else plan._replace(given=starts.params, align=False)
+            given, start_seconds = starts.get(isinstance(algorithm, InOnePot))
             begin = time.perf_counter()
-            result = run(algorithm, InProcess(algorithm, federation, plan.start), mine)
+            result = run(
+                algorithm, InProcess(algorithm, federation, plan.start), plan._replace(given=given, align=False)
+            )
+            seconds = time.perf_counter() - begin
             rows.append(
-                {
-                    "setting": setting.name,
-                    "model": setting.model,
-                    "panel": setting.panel,
-                    "x": setting.x,
-                    "method": method.name,
-                    "seed": seed,
-                    **_errors(simulation, result),
-                    "rounds": result.n_rounds,
-                    "settled": bool(result.converged),
-                    "seconds": time.perf_counter() - begin,
-                    "start_seconds": start_seconds,
-                }
+                common
+                | {"method": method.name, **_errors(simulation, result)}
+                | {"rounds": result.n_rounds, "settled": bool(result.converged)}
+                | {"seconds": seconds, "start_seconds": start_seconds}
             )
     return rows
+
+
+def signal(simulation: Simulation) -> float:
+    """The paper's SNR, as its appendix defines it: the least, over honest sites, of their widest gap."""
+    theta = simulation.theta[simulation.honest]
+    gaps = np.linalg.norm(theta[:, :, None] - theta[:, None], axis=-1)
+    return float(gaps.max(axis=(1, 2)).min())
 
 
 def _errors(simulation: Simulation, result: FitResult) -> dict[str, float]:

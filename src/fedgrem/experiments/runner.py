@@ -3,14 +3,19 @@
 import json
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedgrem.errors import InputError
+from fedgrem import __version__
+from fedgrem.errors import FedGrEMError, InputError
 from fedgrem.experiments.specs import Method, Setting, Study
 
 ROWS = "rows.jsonl"
@@ -18,6 +23,14 @@ ROWS = "rows.jsonl"
 SPEC = "study.json"
 UNTIMED = ("seconds", "start_seconds")
 """Columns that differ from run to run, whatever the result."""
+
+
+class Cell(NamedTuple):
+    """What is still to be done of one setting and seed."""
+
+    setting: Setting
+    seed: int
+    methods: tuple[Method, ...]
 
 
 class StudyProgress(NamedTuple):
@@ -29,6 +42,10 @@ class StudyProgress(NamedTuple):
     """None until a cell has been timed."""
 
 
+class InterruptedStudyError(FedGrEMError):
+    """A worker died; what was finished is on disk."""
+
+
 def run_study(
     study: Study,
     folder: Path,
@@ -38,25 +55,27 @@ def run_study(
 ) -> list[dict[str, Any]]:
     """Run what is missing of a study in ``folder`` and return all its rows, in the order of the spec.
 
-    A cell (setting and seed, all methods) is done when all its rows are in the file; a cell cut off half way, by a kill
-    or a full disk, is done again as a whole.
+    A study may come back to its folder with more seeds or methods; settings must be the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _check_same_study(study, folder)
-    rows = read_rows(folder)
-    names = {method.name for method in study.methods}
-    todo = [cell for cell in study.cells() if not names <= _methods_done(rows, *cell)]
-    total, done = len(study.cells()), len(study.cells()) - len(todo)
+    todo = missing_cells(study, read_rows(folder))
+    total = len(study.cells())
+    done = before = total - len(todo)
     tell = on_progress or (lambda _: None)
     tell(StudyProgress(done, total, None))
-    begin, before = time.monotonic(), done
+    workers = min(workers or os.cpu_count() or 1, max(1, len(todo)))
+    begin = time.monotonic()
     with (folder / ROWS).open("a", encoding="utf-8") as file:
-        for new in _played(todo, study.methods, workers or os.cpu_count() or 1):
-            for row in new:
-                file.write(json.dumps(row) + "\n")
+        for new in _played(todo, workers):
+            file.write("".join(json.dumps(row) + "\n" for row in new))
             file.flush()
             os.fsync(file.fileno())
             done += 1
+            if done == before + workers:  # every worker has compiled its programs by now: the clock starts again
+                begin, before = time.monotonic(), done
+                tell(StudyProgress(done, total, None))
+                continue
             rate = (time.monotonic() - begin) / (done - before)
             tell(StudyProgress(done, total, rate * (total - done)))
     return in_order(study, read_rows(folder))
@@ -71,83 +90,107 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
+                row = json.loads(line)
+            except ValueError:
                 break
             if not line.endswith(b"\n"):
-                rows.pop()
                 break
+            rows.append(row)
             whole += len(line)
     if whole < path.stat().st_size:
         os.truncate(path, whole)
     return rows
 
 
+def missing_cells(study: Study, rows: list[dict[str, Any]]) -> list[Cell]:
+    """What is still to be done, method by method: a cell cut off half way is not begun again as a whole."""
+    done = {(row["setting"], row["seed"], row["method"]) for row in rows}
+    cells = (
+        Cell(setting, seed, tuple(m for m in study.methods if (setting.name, seed, m.name) not in done))
+        for setting, seed in study.cells()
+    )
+    return [cell for cell in cells if cell.methods]
+
+
 def in_order(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows in the order of the spec, the last one of each (setting, method, seed): the same after any interruption."""
-    latest = {(row["setting"], row["seed"], row["method"]): row for row in rows}
-    keys = [(setting.name, seed, m.name) for setting, seed in study.cells() for m in study.methods]
-    return [latest[key] for key in keys if key in latest]
-
-
-def _methods_done(rows: list[dict[str, Any]], setting: Setting, seed: int) -> set[str]:
-    return {row["method"] for row in rows if row["setting"] == setting.name and row["seed"] == seed}
+    """Rows in the order of the spec: the same after any interruption, whichever worker was first."""
+    found = {(row["setting"], row["seed"], row["method"]): row for row in rows}
+    keys = [(s.name, seed, m.name) for s in study.settings for m in study.methods for seed in study.seeds]
+    return [found[key] for key in keys if key in found]
 
 
 def _check_same_study(study: Study, folder: Path) -> None:
-    """A folder holds one study: rows of another spec must not be taken for this one's."""
+    """A folder holds one study: rows of another spec, or of another version, must not be taken for this one's."""
     spec = json.loads(json.dumps(_as_document(study)))
     path = folder / SPEC
     if path.exists():
-        if json.loads(path.read_text(encoding="utf-8")) != spec:
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            held = {}
+        methods = held.get("methods", {}) if isinstance(held, dict) else {}
+        clash = any(methods.get(name, method) != method for name, method in spec["methods"].items())
+        if clash or held | {"methods": {}} != spec | {"methods": {}}:
             raise InputError(
-                f"{folder} holds the rows of another study or of other settings; choose another folder with --out, or "
-                "delete it to start anew."
+                f"{folder} holds the rows of another study, of other settings or of another version; choose another "
+                "folder with --out, or delete it to start anew."
             )
-        return
-    path.write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+        spec["methods"] = methods | spec["methods"]
+    elif (folder / ROWS).exists():
+        raise InputError(f"{folder} holds rows without {SPEC}, so nobody knows of which study; choose another folder.")
+    partial = path.with_suffix(".tmp")
+    partial.write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def _as_document(study: Study) -> dict[str, Any]:
     return {
-        "name": study.name,
-        "settings": [[s.name, s.model, s.simulation] for s in study.settings],
-        "methods": [[m.name, m.algorithm, m.options] for m in study.methods],
-        "seeds": list(study.seeds),
+        "study": study.name,
+        "fedgrem": __version__,
+        "settings": [asdict(setting) for setting in study.settings],
+        "methods": {method.name: [method.algorithm, method.options] for method in study.methods},
     }
 
 
-def _played(
-    cells: list[tuple[Setting, int]], methods: tuple[Method, ...], workers: int
-) -> Iterator[list[dict[str, Any]]]:
+def _played(cells: list[Cell], workers: int) -> Iterator[list[dict[str, Any]]]:
     """Rows of every cell, as they finish. Processes are spawned: JAX does not survive a fork."""
     if not cells:
         return
-    with (
-        _one_thread_each(),
-        ProcessPoolExecutor(min(workers, len(cells)), mp_context=multiprocessing.get_context("spawn")) as pool,
-    ):
-        waiting: set[Future[list[dict[str, Any]]]] = set()
-        queue = iter(cells)
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    with _one_thread_each(), ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
         try:
-            while True:
-                for setting, seed in queue:
-                    waiting.add(pool.submit(_play, setting, seed, methods))
-                    if len(waiting) >= 2 * workers:
-                        break
-                if not waiting:
-                    return
-                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    yield future.result()
-        finally:
+            for future in as_completed([pool.submit(_play, cell) for cell in cells]):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise InterruptedStudyError(
+                "a worker process died, perhaps for want of memory; finished rows are kept. Run the same command "
+                "again, with fewer --workers if need be."
+            ) from error
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
 
 
-def _play(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
+def _play(cell: Cell) -> list[dict[str, Any]]:
     from fedgrem.experiments.cells import play_cell  # a worker's first import of JAX, after its threads are limited
 
-    return play_cell(setting, seed, methods)
+    return play_cell(*cell)
+
+
+def _begin_worker() -> None:
+    """Ctrl-C is the parent's business; and a worker whose parent was killed has nobody left to work for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def leave_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
 @contextmanager

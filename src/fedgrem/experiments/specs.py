@@ -1,10 +1,12 @@
 """A study is data: settings x methods x seeds. Nothing here runs anything."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
+
+from fedgrem.errors import InputError
 
 METHODS = ("fedgrem", "local-em", "local-grem", "fedem", "fedgmm", "tgmm", "fedem-sa", "pooled-em", "pooled-grem")
 """Every system of the package, ours first."""
@@ -21,15 +23,20 @@ class Method:
 
 @dataclass(frozen=True)
 class Setting:
-    """One simulation: arguments of :func:`fedgrem.data.simulate.simulate`, and where it stands in a figure."""
+    """One simulation, where it stands in a figure, and where its methods begin."""
 
     name: str
-    model: str
+    model: Literal["gmm", "mor"]
     x: float
     """The place on the horizontal axis."""
     simulation: dict[str, Any] = field(default_factory=dict)
+    """Arguments of :func:`fedgrem.data.simulate.simulate`."""
     panel: str = "h"
     """What varies along the axis."""
+    start: Literal["shared", "paper", "poor"] = "shared"
+    """See :mod:`fedgrem.experiments.starts`."""
+    rounds: int | None = None
+    """Exactly so many rounds, settled or not; None plays until the sites settle."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +48,36 @@ class Study:
     settings: tuple[Setting, ...]
     methods: tuple[Method, ...]
     seeds: tuple[int, ...]
-    trace: bool = False
-    """Whether rows also keep the error after every round (FedGrEM's geometric decay)."""
 
     def cells(self) -> list[tuple[Setting, int]]:
-        """One unit of work per setting and seed: all methods on the same data, from the same starts."""
-        return [(setting, seed) for setting in self.settings for seed in self.seeds]
+        """One unit of work per setting and seed, seed by seed: an unfinished study covers every setting."""
+        return [(setting, seed) for seed in self.seeds for setting in self.settings]
+
+    def with_seeds(self, n: int) -> "Study":
+        """The same study with the first n seeds."""
+        return replace(self, seeds=_seeds(n))
+
+    def with_methods(self, names: list[str]) -> "Study":
+        """The same study with some of its methods, in its own order."""
+        known = [method.name for method in self.methods]
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            raise InputError(f"{', '.join(unknown) or 'nothing'} is no method of this study; choose from: {known}.")
+        return replace(self, methods=tuple(method for method in self.methods if method.name in names))
+
+    def from_paper_starts(self) -> "Study":
+        """The same study from the paper's kind of start, except where a setting asks for a poor one."""
+        settings = (s if s.start == "poor" else replace(s, start="paper") for s in self.settings)
+        return replace(self, title=f"{self.title} (the paper's starts)", settings=tuple(settings))
 
 
 def _all_methods() -> tuple[Method, ...]:
     return tuple(Method(name, name) for name in METHODS)
 
 
-def _grid(model: str, h: np.ndarray) -> tuple[Setting, ...]:
-    return tuple(Setting(f"h={value:g}", model, float(value), {"h": float(value)}) for value in h)
+def _grid(model: Literal["gmm", "mor"], last: float, step: float) -> tuple[Setting, ...]:
+    values = np.arange(0.0, last + 0.01, step)
+    return tuple(Setting(f"h={value:g}", model, float(value), {"h": float(value)}) for value in values)
 
 
 def _seeds(n: int) -> tuple[int, ...]:
@@ -63,34 +86,30 @@ def _seeds(n: int) -> tuple[int, ...]:
 
 def gmm(quick: bool = False) -> Study:
     """The GMM panel of the paper's simulation figure."""
-    h = np.arange(0.0, 2.01, 1.0 if quick else 0.25)
-    return Study(
-        "gmm", "Gaussian mixtures: error against h", _grid("gmm", h), _all_methods(), _seeds(10 if quick else 100)
-    )
+    settings = _grid("gmm", 2.0, 0.5 if quick else 0.25)
+    return Study("gmm", "Gaussian mixtures", settings, _all_methods(), _seeds(8 if quick else 100))
 
 
 def mor(quick: bool = False) -> Study:
     """The regression panel of the paper's simulation figure."""
-    h = np.arange(0.0, 2.01, 1.0 if quick else 0.25)
-    title = "Mixtures of regressions: error against h"
-    return Study("mor", title, _grid("mor", h), _all_methods(), _seeds(4 if quick else 100))
+    settings = _grid("mor", 2.0, 1.0 if quick else 0.25)
+    return Study("mor", "Mixtures of regressions", settings, _all_methods(), _seeds(4 if quick else 100))
 
 
 def eta(quick: bool = False) -> Study:
     """The two tables over the step size, with the threshold fixed (the paper) and scaled with the step."""
     sizes = (0.55, 0.95, 1.35) if quick else tuple(np.round(np.arange(0.55, 1.36, 0.1), 2))
     methods = tuple(
-        Method(f"{scaling} {size:g}", "fedgrem", {"step_size": float(size), "penalty_scaling": scaling})
+        Method(f"{scaling} {size:.2f}", "fedgrem", {"step_size": float(size), "penalty_scaling": scaling})
         for scaling in ("fixed", "step")
         for size in sizes
     )
-    h = np.arange(0.0, 1.76, 0.75 if quick else 0.25)
-    title = "FedGrEM: error against the step size"
-    return Study("eta", title, _grid("gmm", h), methods, _seeds(10 if quick else 100))
+    settings = _grid("gmm", 1.75, 0.75 if quick else 0.25)
+    return Study("eta", "FedGrEM and its step size", settings, methods, _seeds(8 if quick else 100))
 
 
 def theory(quick: bool = False) -> Study:
-    """The theorem's rates, one at a time: n, K, h, epsilon and d; and sizes past the paper."""
+    """The theorem's rates, one at a time: n, K, h, epsilon and d; and the decay of the error over the rounds T."""
     base: dict[str, Any] = {"h": 0.0, "n_sites": 10, "n_rows": 150, "n_outliers": 1}
 
     def vary(panel: str, values: tuple[float, ...], arguments: Callable[[float], dict[str, Any]]) -> list[Setting]:
@@ -100,26 +119,31 @@ def theory(quick: bool = False) -> Study:
         ]
 
     settings = [
-        *vary("n", (75, 150, 300, 600, 1200, 2400), lambda n: {"n_rows": int(n)}),
-        *vary("K", (5, 10, 20, 40, 80), lambda k: {"n_sites": int(k), "n_outliers": max(1, int(k) // 10)}),
+        *vary("n", (75, 150, 300, 600, 1200, 2400, 4800), lambda n: {"n_rows": int(n)}),
+        *vary("K", (5, 10, 20, 40, 80), lambda k: {"n_sites": int(k), "n_outliers": 0}),
         *vary("h", (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), lambda h: {"h": h}),
         *vary("epsilon", (0.0, 0.1, 0.2, 0.3, 0.4), lambda e: {"n_outliers": round(10 * e)}),
         *vary("d", (10, 20, 40, 80), lambda d: {"n_features": int(d), "n_rows": 300}),
+        *(
+            Setting(f"T={t}", "gmm", float(t), base, "T", start="poor", rounds=t)
+            for t in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+        ),
     ]
     methods = (Method("fedgrem", "fedgrem"), Method("local-em", "local-em"))
-    return Study("theory", "The rates of the theorem", tuple(settings), methods, _seeds(4 if quick else 40), trace=True)
+    return Study("theory", "The rates of the theorem", tuple(settings), methods, _seeds(4 if quick else 40))
 
 
 def sizes(quick: bool = False) -> Study:
     """Past the paper: unequal sites (30 to 3000 rows), and 100 and 1000 sites."""
     unequal = np.geomspace(30, 3000, 10).round().astype(int).tolist()
+    # The last site is the outlier: it is neither the smallest nor the largest.
+    unequal = [*unequal[:5], *unequal[6:], unequal[5]]
     settings = (
         Setting("n_k = 30..3000", "gmm", 0.0, {"h": 0.5, "n_rows": unequal, "n_outliers": 1}, "unequal"),
         Setting("K = 100", "gmm", 100.0, {"h": 0.5, "n_sites": 100, "n_outliers": 10}, "K"),
         Setting("K = 1000", "gmm", 1000.0, {"h": 0.5, "n_sites": 1000, "n_outliers": 100}, "K"),
     )
-    names = ("fedgrem", "local-em", "fedem", "pooled-em")
-    methods = tuple(Method(name, name) for name in names)
+    methods = tuple(Method(name, name) for name in ("fedgrem", "local-em", "fedem", "pooled-em"))
     title = "Unequal sites and many sites"
     return Study("sizes", title, settings[:2] if quick else settings, methods, _seeds(3 if quick else 20))
 

@@ -37,7 +37,8 @@ def spread_rows(key: Array, data: SiteData, n_components: int) -> Array:
         density = jnp.where(potential.sum() > 0, potential, weight)
         trials = x[:, draw_rows(fold_in(key, step), density, (n_trials,))].T
         after = jnp.minimum(nearest, squared_distance(trials))
-        best = jnp.argmin(after @ weight)
+        left = after @ weight
+        best = jnp.argmax(left <= left.min() * (1.0 + 1e-6))  # the first of those that tie but for rounding
         return chosen.at[step].set(trials[best]), after[best]
 
     first = x[:, draw_rows(fold_in(key, n_components), weight, (1,))].T

@@ -76,6 +76,14 @@ def shrink_to_center(
     >>> shrink_to_center(theta, one, one, jnp.array([[2.0]]), tol=1e-6).shrunk.ravel().tolist()
     [1.0, 3.0]
     """
+    solution: CenterSolution = _solve(theta, site_weight, threshold, start, tol, max_iterations)
+    return solution
+
+
+@jax.jit
+def _solve(
+    theta: Array, site_weight: Array, threshold: Array, start: Array, tol: float, max_iterations: int
+) -> CenterSolution:
     total = site_weight.sum(axis=0)
     # With every threshold 0 any center solves the problem; take the weighted mean, which is finite and smooth.
     free = jnp.max(threshold, axis=0) == 0
@@ -87,7 +95,7 @@ def shrink_to_center(
         new = jnp.einsum("kr,krq->rq", u, theta) / mass[:, None]
         gap = _row_norm(new - center) * (mass / total)
         # Judged by how hard the sites pull, each at most by its threshold: a far site cannot loosen the tolerance.
-        pull = jnp.sum(u * distance, axis=0) / total
+        pull = jnp.sum(site_weight * jnp.where(free, distance, jnp.minimum(distance, threshold)), axis=0) / total
         rounding = 4.0 * float(np.finfo(theta.dtype).eps) * (_row_norm(center) + pull)
         return new, gap, jnp.any(gap > tol * pull + rounding)
 

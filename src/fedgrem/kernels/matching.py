@@ -16,6 +16,8 @@ EXHAUSTIVE_LIMIT = 2_000_000
 """Most relabellings that :func:`align_exhaustive` will try, ``(R!)^(K-1)``."""
 STEPWISE_LIMIT = 8
 """Most components for which :func:`align_stepwise` lists all R! relabellings."""
+FAR = 1e6
+"""Distances beyond this many times the median distance count alike where sites are matched."""
 COMMITTEE = 200
 """Most sites that are aligned against each other; any further site is aligned against these."""
 
@@ -24,7 +26,7 @@ def pair_costs(theta_a: NumpyArray, theta_b: NumpyArray) -> NumpyArray:
     """Distances between the components of two sets, ``(R_a, q), (..., R_b, q) -> (R_a, ..., R_b)``."""
     flat = theta_b.reshape(-1, theta_b.shape[-1])
     # |a - b|^2 = |a|^2 - 2ab + |b|^2 in one matrix product, about a common origin to keep the digits.
-    origin = flat.mean(axis=0)
+    origin = theta_a.mean(axis=0)  # not the mean of all, which a hostile site can move anywhere
     a, b = theta_a - origin, flat - origin
     square = (a * a).sum(-1)[:, None] - 2.0 * (a @ b.T) + (b * b).sum(-1)
     distance: NumpyArray = np.sqrt(np.maximum(square, 0.0)).reshape(theta_a.shape[0], *theta_b.shape[:-1])
@@ -54,7 +56,10 @@ def best_assignment(theta: NumpyArray, others: NumpyArray) -> NumpyArray:
 
     The score is a sum over components, so this is an assignment problem: R^3 steps instead of R! trials.
     """
-    cost = pair_costs(theta, others).sum(axis=1)  # cost[s, r]: our component s in place r
+    pairs = pair_costs(theta, others)
+    # A hostile site may be so far away that its distances drown the others' digits; that far, all places are alike.
+    far = FAR * np.median(pairs.ravel()[:: max(1, pairs.size // 1000)])
+    cost = (np.minimum(pairs, far) if far > 0 else pairs).sum(axis=1)  # cost[s, r]: our component s in place r
     _, order = linear_sum_assignment(cost.T)
     return np.asarray(order)
 

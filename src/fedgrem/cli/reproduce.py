@@ -1,0 +1,184 @@
+"""``fedgrem reproduce``: the paper's simulation studies, run, drawn and told."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedgrem.cli.files import check_writable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fedgrem.experiments.runner import StudyProgress
+    from fedgrem.report.study_tables import Table
+
+
+class Which(StrEnum):
+    """The studies."""
+
+    gmm = "gmm"
+    mor = "mor"
+    eta = "eta"
+    theory = "theory"
+    sizes = "sizes"
+
+
+class Start(StrEnum):
+    """Where the methods begin."""
+
+    shared = "shared"
+    paper = "paper"
+
+
+def reproduce(
+    study: Annotated[Which, typer.Argument(help="Which study to run.", show_default=False)],
+    quick: Annotated[bool, typer.Option("--quick", help="A small version, in under two minutes.")] = False,
+    seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="Replications per setting.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes; by default one per core.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Default: results/STUDY, or results/STUDY-quick."),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these methods.", show_default="all of the study")
+    ] = None,
+    start: Annotated[
+        Start, typer.Option(help="`shared`: one search for all methods; `paper`: EM at each site alone.")
+    ] = Start.shared,
+) -> None:
+    """Run one of the paper's simulation studies and write its figures, tables and a page.
+
+    `gmm` and `mor` are the two halves of the simulation figure, `eta` the tables over the step size, `theory` the rates
+    of the theorem, `sizes` unequal and many sites. Interrupt it whenever you like: the same command goes on where it
+    stopped, and does nothing twice.
+
+    For example:
+
+    * `fedgrem reproduce gmm --quick`
+
+    * `fedgrem reproduce mor --seeds 20 --methods fedgrem,local-em,tgmm`
+    """
+    from rich.console import Console
+
+    from fedgrem.cli.screen import notice
+    from fedgrem.experiments.runner import missing_cells, read_rows, run_study
+    from fedgrem.experiments.specs import STUDIES
+    from fedgrem.report.study import Run, duration, write_report
+    from fedgrem.report.study_tables import tables
+    from fedgrem.report.study_words import verdicts
+
+    plan = STUDIES[study.value](quick)
+    if start is Start.paper:
+        plan = plan.from_paper_starts()
+    if seeds is not None:
+        plan = plan.with_seeds(seeds)
+    if methods is not None:
+        plan = plan.with_methods([name.strip() for name in methods.split(",") if name.strip()])
+    name = study.value + ("-quick" if quick else "") + ("-paper-starts" if start is Start.paper else "")
+    folder = out or Path("results") / name
+    check_writable(folder)
+    command = _command()
+    resumed = len(plan.cells()) - len(missing_cells(plan, read_rows(folder)))
+    workers = workers or os.cpu_count() or 1
+    begin = time.monotonic()
+    try:
+        with _compiled_programs_kept(), _bar(plan.title) as tell:
+            rows = run_study(plan, folder, workers=workers, on_progress=tell)
+    except KeyboardInterrupt:
+        done = len(plan.cells()) - len(missing_cells(plan, read_rows(folder)))
+        notice(f"interrupted with {done} of {len(plan.cells())} cells done, kept in {folder}; to go on: {command}")
+        raise typer.Exit(130) from None
+    seconds = time.monotonic() - begin
+    written = write_report(plan, rows, folder, Run(command, seconds, workers, resumed))
+    console = Console(highlight=False)
+    console.print(_rich_table(tables(plan, rows)[0]))
+    console.print()
+    for verdict in verdicts(plan, rows):
+        mark = "[green]holds  [/]" if verdict.holds else "[yellow]differs[/]"
+        console.print(f"{mark} {_escaped(verdict.claim)} [dim]{_escaped(verdict.finding)}[/]")
+    console.print(f"\n{len(rows)} rows in {duration(seconds)}.")
+    for path in written:
+        console.print(str(path), soft_wrap=True)
+
+
+def _command() -> str:
+    return shlex.join(["fedgrem", *sys.argv[1:]])
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _rich_table(table: Table) -> Any:
+    from fedgrem.cli.tables import plain_table
+
+    shown = plain_table(table.title, table.headers)
+    for i, row in enumerate(table.rows):
+        shown.add_row(*(f"[bold]{cell}[/]" if (i, j) in table.strong else cell for j, cell in enumerate(row)))
+    return shown
+
+
+@contextmanager
+def _compiled_programs_kept() -> Iterator[None]:
+    """Workers read this from their environment: only the first ever run of a study compiles."""
+    from fedgrem.cli.cache import cache_folder
+
+    folder = cache_folder()
+    wanted = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+    }
+    if folder is None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        yield
+        return
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[StudyProgress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from fedgrem.report.study import duration
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24, complete_style="cyan", finished_style="green"),
+        TextColumn("{task.fields[detail]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        line = bar.add_task(title, total=None, detail="preparing")
+
+        def tell(progress: StudyProgress) -> None:
+            if progress.seconds_left is not None:
+                left = f"{duration(progress.seconds_left)} left"
+            else:
+                left = "compiling" if progress.done < progress.total else "done"
+            detail = f"{progress.done} of {progress.total} cells, {left}"
+            bar.update(line, total=progress.total, completed=progress.done, detail=detail)
+
+        yield tell

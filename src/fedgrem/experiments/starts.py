@@ -1,0 +1,97 @@
+"""Where the methods of a study begin: at one search shared by all, at the paper's kind of start, or at a poor one."""
+
+from functools import partial
+from typing import Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgrem.algorithms.align import align, derive_key
+from fedgrem.algorithms.start import StartPlan
+from fedgrem.data.federation import Federation
+from fedgrem.data.simulate import Simulation
+from fedgrem.families.base import Family
+from fedgrem.families.regression import LinearRegression
+from fedgrem.kernels.randomness import split_key
+from fedgrem.kernels.responsibilities import posterior
+from fedgrem.types import Array, Params, SiteData
+
+StartKind: TypeAlias = Literal["shared", "paper", "poor"]
+"""``shared`` is the package's own search; ``paper`` is :func:`paper_starts`; ``poor`` is :func:`poor_starts`."""
+
+LEAST_VARIANCE = 1e-3
+POOR_SPREAD = 0.9
+"""Standard deviation of each coordinate of a poor start around the centers."""
+
+
+def paper_starts(family: Family, federation: Federation, plan: StartPlan, seed: int) -> Params:
+    """EM at each site alone with one tied, estimated covariance, and no exchange: the kind of start the paper used.
+
+    The paper ran R's ``mclust`` (a full covariance common to all components) and ``mixreg`` (a common noise variance).
+    Here the best of ``plan.n_init`` random restarts, by the likelihood of that model, stands for their own starts.
+    """
+    keys = jnp.asarray(np.stack([derive_key(seed, name, "paper start") for name in federation.names]))
+    buckets, order = federation.stacked()
+    first, found = 0, []
+    for bucket in buckets:
+        last = first + bucket.row_weight.shape[0]
+        found.append(_tied_at_every_site(bucket, keys[order[first:last]], family=family, plan=plan))
+        first = last
+    back = jnp.argsort(order)
+    params = Params(*(jnp.concatenate(leaves)[back] for leaves in zip(*found, strict=True)))
+    return align(params, plan, seed)
+
+
+@partial(jax.jit, static_argnames=("family", "plan"))
+def _tied_at_every_site(bucket: SiteData, keys: Array, *, family: Family, plan: StartPlan) -> Params:
+    return jax.vmap(partial(_tied_start, family, plan))(bucket, keys)
+
+
+def _tied_start(family: Family, plan: StartPlan, data: SiteData, key: Array) -> Params:
+    even = jnp.full(plan.n_components, 1.0 / plan.n_components)
+
+    def restart(key: Array) -> tuple[Params, Array]:
+        return _tied_em(family, data, Params(even, family.draw_start(key, data, plan.n_components)), plan.long)
+
+    runs, log_likelihood = jax.lax.map(restart, split_key(key, plan.n_init))
+    return Params(*(leaf[jnp.argmax(log_likelihood)] for leaf in runs))
+
+
+def _tied_em(family: Family, data: SiteData, params: Params, iterations: int) -> tuple[Params, Array]:
+    """EM for weights, theta and the covariance that all components share; and the log-likelihood reached."""
+    n_rows = data.row_weight.sum()
+    size = 1 if isinstance(family, LinearRegression) else data.columns.shape[0]
+
+    def residuals(theta: Array) -> Array:
+        """``(R, m, n)``: m is 1 for responses, p for rows."""
+        if isinstance(family, LinearRegression):
+            return (data.target - theta @ data.columns)[:, None, :]
+        return data.columns[None] - theta[:, :, None]
+
+    def log_density(theta: Array, covariance: Array) -> Array:
+        root = jnp.linalg.cholesky(covariance)
+        white = jax.vmap(lambda rest: jax.scipy.linalg.solve_triangular(root, rest, lower=True))(residuals(theta))
+        constant = jnp.log(jnp.diag(root)).sum() + 0.5 * size * jnp.log(2.0 * jnp.pi)
+        return -0.5 * jnp.sum(white**2, axis=1) - constant
+
+    def once(_: int, state: tuple[Params, Array]) -> tuple[Params, Array]:
+        params, covariance = state
+        mass, _log_likelihood = posterior(log_density(params.theta, covariance), params.weights, data.row_weight)
+        theta = family.exact_step(data, params.theta, mass)
+        rest = residuals(theta)
+        spread = jnp.einsum("rn,rin,rjn->ij", mass, rest, rest) / n_rows
+        return Params(mass.sum(axis=1) / n_rows, theta), spread + LEAST_VARIANCE * jnp.eye(size)
+
+    params, covariance = jax.lax.fori_loop(0, iterations, once, (params, jnp.eye(size)))
+    _, value = posterior(log_density(params.theta, covariance), params.weights, data.row_weight)
+    return params, jnp.where(jnp.isfinite(value), value, -jnp.inf)
+
+
+def poor_starts(simulation: Simulation, seed: int) -> Params:
+    """One start for all sites, far from the truth: the honest sites' mean truth plus noise, with even weights."""
+    truth = simulation.theta[simulation.honest].mean(axis=0)
+    n_sites, n_components, _ = simulation.theta.shape
+    common = truth + POOR_SPREAD * np.random.default_rng([seed, 1]).normal(size=truth.shape)
+    weights = np.full((n_sites, n_components), 1.0 / n_components)
+    return Params(jnp.asarray(weights), jnp.asarray(np.broadcast_to(common, simulation.theta.shape)))

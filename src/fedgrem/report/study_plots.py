@@ -1,0 +1,211 @@
+"""Figures of a study in the paper's layout. No pyplot, hence no global state and no display."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedgrem.errors import MissingExtraError
+from fedgrem.experiments.specs import Setting, Study
+from fedgrem.report.study_tables import MEASURES, Row, mean_of, name_of, pick, stat
+from fedgrem.report.study_words import EXPECTED, panel_means, slope
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STYLES: dict[str, tuple[str, str, Any]] = {
+    "fedgrem": ("#D55E00", "o", "-"),
+    "local-em": ("#000000", "s", "-"),
+    "local-grem": ("#B5B5B5", "x", (0, (4, 2))),
+    "fedem": ("#0072B2", "^", "-"),
+    "fedgmm": ("#56B4E9", "v", (0, (4, 2))),
+    "tgmm": ("#009E73", "D", "-"),
+    "fedem-sa": ("#CC79A7", "P", (0, (4, 2))),
+    "pooled-em": ("#8C5A10", "<", "-"),
+    "pooled-grem": ("#E69F00", "|", (0, (4, 2))),
+}
+"""Method -> colour (after Okabe and Ito), marker, dashes. A dashed line shows the solid one below it where they agree."""
+AXES = {
+    "n": "rows per site, n",
+    "K": "sites, K",
+    "h": "heterogeneity, h",
+    "epsilon": "share of outlier sites, ε",
+    "d": "dimension, d",
+    "T": "rounds, T",
+}
+SNR_LABEL = r"$h$ / SNR,  SNR = $\min_{k\in S}\,\max_{r\neq r'}\,\|\theta_r^{(k)}-\theta_{r'}^{(k)}\|$"
+
+
+def figures(study: Study, rows: list[Row]) -> dict[str, Figure]:
+    """File name without ending -> figure."""
+    draw = {"gmm": _comparison, "mor": _comparison, "eta": _step_size, "theory": _rates, "sizes": _sizes}
+    return {f"{study.name}-errors": draw[study.name](study, rows)}
+
+
+def _comparison(study: Study, rows: list[Row]) -> Figure:
+    figure = _new_figure((11.0, 5.0))
+    axes = figure.subplots(1, 2)
+    x = np.array([s.x / mean_of(rows, "snr", setting=s.name) for s in study.settings])
+    for ax, (measure, word) in zip(axes, MEASURES.items(), strict=True):
+        for method in reversed(study.methods):  # ours on top
+            _log_line(ax, x, study.settings, rows, measure, method.name)
+        ax.set_xlabel(SNR_LABEL)
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        ax.set_ylabel(f"log$_e$ error of {_tex(word)}")
+        ax.set_title(f"{study.title.split(' (')[0]}: {_tex(word)}", loc="left", fontsize=12, pad=8)
+        _tidy(ax)
+        top = ax.secondary_xaxis("top")
+        top.set_xticks(x, [f"{s.x:g}" if i % max(1, len(x) // 5) == 0 else "" for i, s in enumerate(study.settings)])
+        top.tick_params(length=3, labelsize=8, colors="#666666")
+        top.spines["top"].set_visible(False)
+        top.set_xlabel("$h$", fontsize=9, color="#666666", loc="right")
+    _legend(figure, axes[0], [m.name for m in study.methods])
+    return figure
+
+
+def _log_line(ax: Axes, x: Any, settings: tuple[Setting, ...], rows: list[Row], measure: str, method: str) -> None:
+    """Mean over seeds of the log error; ours with two standard errors either side."""
+    logs = [stat(np.log(pick(rows, measure, setting=s.name, method=method))) for s in settings]
+    middle = np.array([one.mean for one in logs])
+    error = np.array([one.sd / np.sqrt(one.n) if one.n > 1 else 0.0 for one in logs])
+    color, marker, dashes = STYLES[method]
+    ours = method == "fedgrem"
+    if ours:  # one band: nine on top of each other say nothing
+        ax.fill_between(x, middle - 2 * error, middle + 2 * error, color=color, alpha=0.15, linewidth=0)
+    ax.plot(
+        x, middle, color=color, linestyle=dashes, marker=marker, label=name_of(method), zorder=5 if ours else 3 if dashes == "-" else 4,
+        linewidth=2.6 if ours else 1.5, markersize=6.5 if ours else 5, markeredgewidth=1.4 if marker in "x|" else 0.8,
+    )  # fmt: skip
+
+
+def _step_size(study: Study, rows: list[Row]) -> Figure:
+    figure = _new_figure((11.0, 4.6))
+    axes = figure.subplots(1, 2, sharey=True)
+    titles = {"fixed": "threshold fixed, as in the paper", "step": "threshold scaled with the step"}
+    from matplotlib import colormaps
+
+    for ax, (scaling, title) in zip(axes, titles.items(), strict=True):
+        methods = [m for m in study.methods if m.options["penalty_scaling"] == scaling]
+        for place, setting in enumerate(study.settings):
+            shade = colormaps["cividis"](0.9 * place / max(1, len(study.settings) - 1))
+            means = [mean_of(rows, "theta_error", setting=setting.name, method=m.name) for m in methods]
+            sizes = [m.options["step_size"] for m in methods]
+            ax.plot(sizes, means, color=shade, marker="o", markersize=4.5, linewidth=1.8, label=f"$h$ = {setting.x:g}")
+        ax.set_xlabel(r"step size constant, $C_\eta$")
+        ax.set_title(title, loc="left", fontsize=12)
+        _tidy(ax)
+    axes[0].set_ylabel(r"mean error of $\theta$")
+    axes[0].set_ylim(bottom=0.0)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9, reverse=True)
+    return figure
+
+
+def _rates(study: Study, rows: list[Row]) -> Figure:
+    figure = _new_figure((12.0, 7.2))
+    axes = figure.subplots(2, 3)
+    for ax, panel in zip(axes.ravel(), AXES, strict=True):
+        for method in reversed(study.methods):
+            _rate_line(ax, study, rows, panel, method.name)
+        x, ours = panel_means(study, rows, panel, study.methods[0].name)
+        if panel in EXPECTED:
+            guide = ours[0] * (x / x[0]) ** EXPECTED[panel]
+            ax.plot(x, guide, color="#999999", linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+            ax.annotate(f"slope {EXPECTED[panel]:+.1f}", (x[-1], guide[-1]), textcoords="offset points", ha="right",
+                        xytext=(-4, 6 if guide[-1] > ours[-1] else -13), fontsize=8, color="#666666")  # fmt: skip
+            ax.set_xscale("log")
+            ax.set_title(f"fitted slope of FedGrEM: {slope(x, ours):+.2f}", loc="left", fontsize=10)
+        if panel in EXPECTED or panel == "T":
+            ax.set_yscale("log")
+            _plain_ticks(ax, x if panel in EXPECTED else None)
+        if panel == "T":
+            ax.set_xscale("log", base=2)
+            ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            ax.set_title("from one poor start for all sites", loc="left", fontsize=10)
+        if panel == "epsilon":
+            ax.set_title("a straight line is expected", loc="left", fontsize=10)
+        if panel == "h":
+            ax.set_title("grows up to the error of each site alone", loc="left", fontsize=10)
+        if panel in ("h", "epsilon"):
+            ax.set_ylim(bottom=0.0)
+        ax.set_xlabel(AXES[panel])
+        ax.set_ylabel(r"mean error of $\theta$")
+        _tidy(ax)
+    _legend(figure, axes[0, 0], [m.name for m in study.methods])
+    return figure
+
+
+def _rate_line(ax: Axes, study: Study, rows: list[Row], panel: str, method: str) -> None:
+    x, means = panel_means(study, rows, panel, method)
+    color, marker, dashes = STYLES[method]
+    ax.plot(
+        x, means, color=color, marker=marker, linestyle=dashes, label=name_of(method), markersize=5.5, linewidth=1.9
+    )
+
+
+def _plain_ticks(ax: Axes, x: Any) -> None:
+    """1, 2, 5 and the like instead of powers; the measured places along the horizontal axis."""
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    if x is not None:
+        ax.set_xscale("log")
+        ax.set_xticks(x, [f"{value:g}" for value in x])
+        ax.xaxis.set_minor_locator(NullLocator())
+
+
+def _sizes(study: Study, rows: list[Row]) -> Figure:
+    figure = _new_figure((9.0, 1.6 + 0.9 * len(study.settings)))
+    ax = figure.subplots()
+    n_methods = len(study.methods)
+    for place, setting in enumerate(study.settings):
+        for j, method in enumerate(study.methods):
+            values = pick(rows, "theta_error", setting=setting.name, method=method.name)
+            color, marker, _ = STYLES[method.name]
+            height = place + (j - (n_methods - 1) / 2) * 0.8 / n_methods
+            ax.plot(values, np.full(len(values), height), linestyle="none", marker=".", color=color, alpha=0.35)
+            ax.plot(np.mean(values), height, linestyle="none", marker=marker, color=color, markersize=8,
+                    label=name_of(method.name) if place == 0 else None)  # fmt: skip
+    ax.set_yticks(range(len(study.settings)), [s.name for s in study.settings])
+    ax.invert_yaxis()
+    ax.set_xlim(left=0.0)
+    ax.set_xlabel(r"error of $\theta$: mean (large mark) and every seed (dots)")
+    _tidy(ax, axis="x")
+    _legend(figure, ax, [m.name for m in study.methods])
+    return figure
+
+
+def _legend(figure: Figure, ax: Axes, methods: list[str]) -> None:
+    """Below the figure, in the order of the study."""
+    handles, labels = ax.get_legend_handles_labels()
+    found = dict(zip(labels, handles, strict=True))
+    names = [name_of(method) for method in methods]
+    columns = len(names) if len(names) <= 5 else -(-len(names) // 2)
+    figure.legend([found[name] for name in names], names, loc="outside lower center", ncols=columns, frameon=False,
+                  fontsize=10, handlelength=3.2, columnspacing=2.0)  # fmt: skip
+
+
+def _tex(word: str) -> str:
+    return r"$\theta$" if word == "θ" else f"${word}$"
+
+
+def _tidy(ax: Axes, axis: Any = "y") -> None:
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.grid(axis=axis, which="major", color="#E6E6E6", linewidth=0.8)
+    ax.set_axisbelow(True)
+
+
+def _new_figure(size: tuple[float, float]) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "the figures of a study need matplotlib, which is not installed; run: pip install 'fedgrem[plots]'. "
+            "The rows are kept: run the same command again afterwards."
+        ) from error
+    return Figure(figsize=size, layout="constrained", dpi=160)
