@@ -21,6 +21,13 @@ class SiteData(NamedTuple):
     """(n,) responses of a regression; zeros where the family has none."""
     row_weight: Array
     """(n,) sample weights; a row of weight 0 is padding and counts for nothing."""
+    rows_first: Array | None = None
+    """(n, p) the same features once more, for sums over rows: half the time of a step goes into reading them."""
+
+    @property
+    def rows(self) -> Array:
+        """(n, p) features, for products of the kind ``mass @ rows``."""
+        return self.columns.T if self.rows_first is None else self.rows_first
 
 
 class Params(NamedTuple):

@@ -315,7 +315,7 @@ def test_the_exact_step_sees_rows_only_through_statistics_that_add_up(case):
     data = case.site_data(8, 50)
     mass = jnp.asarray(np.random.default_rng(8).dirichlet(np.ones(2), size=50).T)
     parts = [
-        family.sufficient_statistics(SiteData(*(leaf[..., half] for leaf in data)), mass[:, half])
+        family.sufficient_statistics(SiteData(*(leaf[..., half] for leaf in data[:3])), mass[:, half])
         for half in (slice(0, 20), slice(20, None))
     ]
     assert parts[0].shape == (2, family.n_statistics(case.theta.shape[1]))

@@ -31,7 +31,7 @@ def some_mass(seed, n=N, n_components=2):
 
 
 def scaled(data, factor):
-    return data._replace(columns=factor * data.columns)
+    return data._replace(columns=factor * data.columns, rows_first=None)
 
 
 value = jax.jit(q_value, static_argnums=0)

@@ -39,7 +39,7 @@ def test_parameters_are_as_many_as_the_start_returns():
 def test_every_component_starts_from_rows_of_its_own_and_never_from_padding():
     family = Custom(gaussian_row, lambda key, rows: rows.min(axis=0), start_rows=3)
     data = GAUSSIAN.site_data(1, 20, n_padded=32)
-    data = data._replace(columns=np.where(data.row_weight > 0, data.columns + 100.0, 0.0))
+    data = data._replace(columns=np.where(data.row_weight > 0, data.columns + 100.0, 0.0), rows_first=None)
     theta = np.asarray(family.draw_start(jax.random.PRNGKey(1), data, 6))
     assert theta.shape == (6, 2)
     assert np.all(theta > 50.0)

@@ -34,7 +34,7 @@ def test_the_default_ridge_costs_next_to_nothing():
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
 def test_no_coefficients_near_the_exact_step_have_a_higher_q(factor):
     data, mass = CASE.site_data(2, 20), some_mass(2)
-    data = data._replace(columns=factor * data.columns)
+    data = data._replace(columns=factor * data.columns, rows_first=None)
     family = LinearRegression(ridge=0.0)
     best = np.asarray(family.exact_step(data, CASE.theta, mass))
     top = np.asarray(q_value(family, data, best, mass))
@@ -46,7 +46,7 @@ def test_no_coefficients_near_the_exact_step_have_a_higher_q(factor):
 def test_coefficients_follow_the_units_of_the_covariates():
     data, mass = CASE.site_data(3, 20), some_mass(3)
     plain = LinearRegression().exact_step(data, CASE.theta, mass)
-    scaled = LinearRegression().exact_step(data._replace(columns=1e3 * data.columns), CASE.theta, mass)
+    scaled = LinearRegression().exact_step(data._replace(columns=1e3 * data.columns, rows_first=None), CASE.theta, mass)
     np.testing.assert_allclose(1e3 * np.asarray(scaled), plain, rtol=1e-9)
 
 

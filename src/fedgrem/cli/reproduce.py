@@ -106,7 +106,7 @@ def reproduce(
     console.print(_rich_table(tables(plan, rows)[0]))
     console.print()
     for verdict in verdicts(plan, rows):
-        mark = "[green]holds  [/]" if verdict.holds else "[yellow]differs[/]"
+        mark = {True: "[green]holds  [/]", False: "[yellow]differs[/]", None: "open   "}[verdict.holds]
         console.print(f"{mark} {_escaped(verdict.claim)} [dim]{_escaped(verdict.finding)}[/]")
     console.print(f"\n{len(rows)} rows in {duration(seconds)}.")
     for path in written:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,9 +34,12 @@ class Site:
         size = n if n_padded is None else n_padded
         # Padding repeats a real row: a user's density may be infinite at a made-up one, and 0 * inf is not 0.
         padded = np.concatenate([order, np.full(size - n, order[0])])
-        weight: NumpyArray = np.zeros(size, dtype)
+        weight: Any = np.zeros(size, dtype)
         weight[:n] = self.row_weight[order]
-        return SiteData(self.rows[padded].T.astype(dtype, order="C"), target[padded].astype(dtype), weight)  # type: ignore[arg-type]  # NumPy until stacked
+        rows: Any = self.rows[padded].astype(dtype)  # NumPy until the sites are stacked
+        columns: Any = np.ascontiguousarray(rows.T)
+        padded_target: Any = target[padded].astype(dtype)
+        return SiteData(columns, padded_target, weight, rows)
 
 
 @dataclass(frozen=True)

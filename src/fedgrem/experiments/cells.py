@@ -102,9 +102,19 @@ def signal(simulation: Simulation) -> float:
 
 
 def _errors(simulation: Simulation, result: FitResult) -> dict[str, float]:
-    """The paper's errors: the largest over the honest sites and components, each site relabelled to the truth."""
+    """The paper's errors: the largest over the honest sites and components, each site relabelled to the truth.
+
+    And the error of the center, against the mean truth of the honest sites.
+    """
     good = simulation.honest
     weight, theta = parameter_errors(
         result.weights[good], result.theta[good], simulation.weights[good], simulation.theta[good]
     )
-    return {"weight_error": float(weight.max()), "theta_error": float(theta.max())}
+    _, center = parameter_errors(
+        result.weights[:1], result.center[None], simulation.weights[:1], simulation.theta[good].mean(axis=0)[None]
+    )
+    return {
+        "weight_error": float(weight.max()),
+        "theta_error": float(theta.max()),
+        "center_error": float(center[0]),
+    }

@@ -58,4 +58,4 @@ class Custom:
         """``row_start`` on a few random rows per component."""
         row_key, start_key = split_key(key, 2)
         index = draw_rows(row_key, data.row_weight, (n_components, self.start_rows))
-        return jax.vmap(self.row_start)(split_key(start_key, n_components), data.columns.T[index])
+        return jax.vmap(self.row_start)(split_key(start_key, n_components), data.rows[index])

@@ -29,7 +29,7 @@ class Gaussian:
 
     def q_gradient(self, data: SiteData, theta: Array, mass: Array) -> Array:
         """Gradient of Q in the means, ``(R, p)``."""
-        return mass @ data.columns.T - mass.sum(axis=1)[:, None] * theta
+        return mass @ data.rows - mass.sum(axis=1)[:, None] * theta
 
     def curvature(self, data: SiteData, theta: Array, mass: Array) -> Array:
         """Q is quadratic with curvature equal to the mass a component holds, ``(R,)``."""
@@ -38,7 +38,7 @@ class Gaussian:
     def exact_step(self, data: SiteData, theta: Array, mass: Array) -> Array:
         """Weighted means, ``(R, p)``; a component that holds nothing stays where it is."""
         held = mass.sum(axis=1)[:, None]
-        return jnp.where(held > 0, mass @ data.columns.T / jnp.where(held > 0, held, 1.0), theta)
+        return jnp.where(held > 0, mass @ data.rows / jnp.where(held > 0, held, 1.0), theta)
 
     def draw_start(self, key: Array, data: SiteData, n_components: int) -> Array:
         """Rows far from each other, by greedy k-means++."""
@@ -50,7 +50,7 @@ class Gaussian:
 
     def sufficient_statistics(self, data: SiteData, mass: Array) -> Array:
         """Mass and weighted sums, ``(R, 1 + p)``."""
-        return jnp.concatenate([mass.sum(axis=1)[:, None], mass @ data.columns.T], axis=1)
+        return jnp.concatenate([mass.sum(axis=1)[:, None], mass @ data.rows], axis=1)
 
     def from_statistics(self, statistics: Array, theta: Array) -> Array:
         """Weighted means, ``(R, p)``; a component that holds nothing stays where it is."""

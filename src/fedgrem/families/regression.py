@@ -30,7 +30,7 @@ def weighted_least_squares(data: SiteData, mass: Array, ridge: float) -> Array:
 def second_moments(data: SiteData, mass: Array) -> Array:
     """``sum_i m_ri x_i x_i'``, ``(R, p, p)``."""
     x = data.columns
-    moments: Array = jax.vmap(lambda m: (x * m) @ x.T)(mass)
+    moments: Array = jax.vmap(lambda m: (x * m) @ data.rows)(mass)
     return moments
 
 
@@ -54,7 +54,7 @@ class LinearRegression:
 
     def q_gradient(self, data: SiteData, theta: Array, mass: Array) -> Array:
         """Gradient of Q in the coefficients, ``(R, p)``."""
-        return (mass * (data.target - theta @ data.columns)) @ data.columns.T
+        return (mass * (data.target - theta @ data.columns)) @ data.rows
 
     def curvature(self, data: SiteData, theta: Array, mass: Array) -> Array:
         """Largest eigenvalue (bounded) of the weighted second moments of the covariates, ``(R,)``."""
@@ -79,7 +79,7 @@ class LinearRegression:
     def sufficient_statistics(self, data: SiteData, mass: Array) -> Array:
         """Weighted second moments of the covariates (upper triangle) and their products with y, ``(R, s)``."""
         rows, columns = jnp.triu_indices(data.columns.shape[0])
-        cross = (mass * data.target) @ data.columns.T
+        cross = (mass * data.target) @ data.rows
         return jnp.concatenate([second_moments(data, mass)[:, rows, columns], cross], axis=1)
 
     def from_statistics(self, statistics: Array, theta: Array) -> Array:

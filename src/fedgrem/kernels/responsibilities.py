@@ -16,12 +16,17 @@ def row_posterior(log_density: Array, weights: Array) -> tuple[Array, Array]:
     >>> [round(float(s), 6) for s in share.ravel()], round(float(jnp.exp(loglik[0])), 6)
     ([0.25, 0.75], 0.5)
     """
+    likelihood, total, peak = _scaled(log_density, weights)
+    return likelihood / total, peak + jnp.log(total)
+
+
+def _scaled(log_density: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Weighted likelihoods ``(R, n)`` relative to each row's largest, their sums, and the logs of the largest."""
     joint = log_density + jnp.log(weights)[:, None]
     peak = joint.max(axis=0)
     peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
     likelihood = jnp.exp(joint - peak)
-    total = likelihood.sum(axis=0)
-    return likelihood / total, peak + jnp.log(total)
+    return likelihood, likelihood.sum(axis=0), peak
 
 
 def posterior(log_density: Array, weights: Array, row_weight: Array) -> tuple[Array, Array]:
@@ -39,8 +44,8 @@ def posterior(log_density: Array, weights: Array, row_weight: Array) -> tuple[Ar
     -------
     mass : (R, n), and the log-likelihood, a scalar.
     """
-    share, row_log_likelihood = row_posterior(log_density, weights)
-    # A padded row must not bring in an infinity of its own: 0 * inf is not 0.
+    likelihood, total, peak = _scaled(log_density, weights)
+    # A row of weight 0 must not bring in an infinity of its own: 0 * inf is not 0.
     used = row_weight > 0
-    mass = jnp.where(used, share * row_weight, 0.0)
-    return mass, row_weight @ jnp.where(used, row_log_likelihood, 0.0)
+    mass = jnp.where(used, likelihood * (row_weight / total), 0.0)
+    return mass, row_weight @ jnp.where(used, peak + jnp.log(total), 0.0)

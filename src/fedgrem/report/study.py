@@ -19,11 +19,13 @@ from fedgrem.report.study_words import Verdict, verdicts
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_COMPARISON = (
+    "Mean over seeds of the log of the largest error over honest sites and components; the band is FedGrEM's, two "
+    "standard errors either side. The upper axis gives h itself. "
+)
 CAPTIONS = {
-    "gmm": "Mean over seeds of the log of the largest error over honest sites and components; the band is FedGrEM's, two "
-    "standard errors either side. Left: mixture weights; right: component means. The upper axis gives h itself.",
-    "mor": "Mean over seeds of the log of the largest error over honest sites and components; the band is FedGrEM's, two "
-    "standard errors either side. Left: mixture weights; right: regression coefficients. The upper axis gives h itself.",
+    "gmm": _COMPARISON + "Left: mixture weights; right: component means.",
+    "mor": _COMPARISON + "Left: mixture weights; right: regression coefficients.",
     "eta": "Mean error of θ against the step size constant, one line per h.",
     "theory": "Mean error of θ as one thing varies; log scales where a power is expected. Dotted: the expected slope, "
     "through FedGrEM's first point.",
@@ -49,7 +51,7 @@ th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:
 td b{font-weight:700}ul.verdicts{list-style:none;padding:0;margin:0;max-width:56rem}
 ul.verdicts li{padding:.55rem 0 .55rem 6.5rem;border-bottom:1px solid #eef0f2;position:relative}
 .mark{position:absolute;left:0;font-size:.8rem;font-weight:600;padding:.1rem .5rem;border-radius:.25rem}
-.yes{background:#e2f0ea;color:#00513a}.no{background:#fbe9df;color:#8a3b00}
+.yes{background:#e2f0ea;color:#00513a}.no{background:#fbe9df;color:#8a3b00}.open{background:#eef0f2}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.25rem;font-size:.9rem;margin:0}
 dt{color:#55606b}dd{margin:0;overflow-wrap:anywhere}code{font:.875em ui-monospace,Menlo,Consolas,monospace}
 @media(max-width:40rem){main{padding:1.25rem .9rem 3rem}h1{font-size:1.4rem}ul.verdicts li{padding-left:0}
@@ -105,8 +107,11 @@ def html_page(study: Study, rows: list[Row], drawings: list[str], run: Run) -> s
     starts = (
         "All methods begin at the paper's kind of start: EM at each site alone with one tied covariance."
         if paper
-        else "All methods begin at the same searched starts (pooled ones at one start of the same kind)."
+        else "All methods begin at the same searched starts"
+        + (" (pooled ones at one start of the same kind)." if any("pooled" in m.name for m in study.methods) else ".")
     )
+    if any(s.start == "poor" for s in study.settings):
+        starts += " Where rounds are counted, all begin at one poor start."
     lead = "A simulation study after Tian, Weng and Feng (ICML 2024), run with fedgrem. "
     lead += f"{len(study.settings)} settings, {len(study.methods)} methods, {n_seeds} seeds. {starts}"
     parts = [f"<h1>{escape(study.title)}</h1>", f'<p class="lead">{escape(lead)}</p>']
@@ -133,7 +138,7 @@ def html_page(study: Study, rows: list[Row], drawings: list[str], run: Run) -> s
 def _verdict_list(found: list[Verdict]) -> list[str]:
     if not found:
         return []
-    marks = {True: ("yes", "holds"), False: ("no", "differs"), None: ("", "open")}
+    marks = {True: ("yes", "holds"), False: ("no", "differs"), None: ("open", "open")}
     items = []
     for verdict in found:
         kind, word = marks[verdict.holds]

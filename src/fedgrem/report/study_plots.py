@@ -9,7 +9,7 @@ import numpy as np
 from fedgrem.errors import MissingExtraError
 from fedgrem.experiments.specs import Setting, Study
 from fedgrem.report.study_tables import MEASURES, Row, mean_of, name_of, pick, stat
-from fedgrem.report.study_words import EXPECTED, panel_means, slope
+from fedgrem.report.study_words import EXPECTED, MEASURED, panel_means, slope
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ STYLES: dict[str, tuple[str, str, Any]] = {
     "pooled-em": ("#8C5A10", "<", "-"),
     "pooled-grem": ("#E69F00", "|", (0, (4, 2))),
 }
-"""Method -> colour (after Okabe and Ito), marker, dashes. A dashed line shows the solid one below it where they agree."""
+"""Method -> colour (after Okabe and Ito), marker, dashes. A dashed line lets a solid one show through."""
 AXES = {
     "n": "rows per site, n",
     "K": "sites, K",
@@ -75,7 +75,8 @@ def _log_line(ax: Axes, x: Any, settings: tuple[Setting, ...], rows: list[Row], 
     if ours:  # one band: nine on top of each other say nothing
         ax.fill_between(x, middle - 2 * error, middle + 2 * error, color=color, alpha=0.15, linewidth=0)
     ax.plot(
-        x, middle, color=color, linestyle=dashes, marker=marker, label=name_of(method), zorder=5 if ours else 3 if dashes == "-" else 4,
+        x, middle, color=color, linestyle=dashes, marker=marker, label=name_of(method),
+        zorder=5 if ours else 3 if dashes == "-" else 4,
         linewidth=2.6 if ours else 1.5, markersize=6.5 if ours else 5, markeredgewidth=1.4 if marker in "x|" else 0.8,
     )  # fmt: skip
 
@@ -109,20 +110,26 @@ def _rates(study: Study, rows: list[Row]) -> Figure:
     for ax, panel in zip(axes.ravel(), AXES, strict=True):
         for method in reversed(study.methods):
             _rate_line(ax, study, rows, panel, method.name)
-        x, ours = panel_means(study, rows, panel, study.methods[0].name)
+        x, ours = panel_means(study, rows, panel, study.methods[0].name, MEASURED.get(panel, "theta_error"))
+        if panel in MEASURED:
+            color, marker, _ = STYLES[study.methods[0].name]
+            ax.plot(x, ours, color=color, marker=marker, mfc="white", linestyle=(0, (4, 2)), linewidth=1.9)
+            ax.annotate("the common center", (x[0], ours[0]), xytext=(0, 9), textcoords="offset points", fontsize=8,
+                        color=color)  # fmt: skip
         if panel in EXPECTED:
             guide = ours[0] * (x / x[0]) ** EXPECTED[panel]
             ax.plot(x, guide, color="#999999", linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
-            ax.annotate(f"slope {EXPECTED[panel]:+.1f}", (x[-1], guide[-1]), textcoords="offset points", ha="right",
-                        xytext=(-4, 6 if guide[-1] > ours[-1] else -13), fontsize=8, color="#666666")  # fmt: skip
+            middle = np.exp(0.5 * (np.log(x[0] * x[-1]))), np.sqrt(guide[0] * guide[-1])
+            beside, align = ((8, -14), "left") if EXPECTED[panel] > 0 else ((-6, -14), "right")
+            ax.annotate(f"slope {EXPECTED[panel]:+.1f}", middle, textcoords="offset points", ha=align, xytext=beside,
+                        fontsize=8, color="#666666")  # fmt: skip
             ax.set_xscale("log")
-            ax.set_title(f"fitted slope of FedGrEM: {slope(x, ours):+.2f}", loc="left", fontsize=10)
-        if panel in EXPECTED or panel == "T":
+            whose = name_of(study.methods[0].name) + ("'s center" if panel in MEASURED else "")
+            ax.set_title(f"fitted slope of {whose}: {slope(x, ours):+.2f}", loc="left", fontsize=10)
+        if panel in EXPECTED:
             ax.set_yscale("log")
-            _plain_ticks(ax, x if panel in EXPECTED else None)
+            _plain_ticks(ax, x)
         if panel == "T":
-            ax.set_xscale("log", base=2)
-            ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             ax.set_title("from one poor start for all sites", loc="left", fontsize=10)
         if panel == "epsilon":
             ax.set_title("a straight line is expected", loc="left", fontsize=10)
@@ -131,7 +138,7 @@ def _rates(study: Study, rows: list[Row]) -> Figure:
         if panel in ("h", "epsilon"):
             ax.set_ylim(bottom=0.0)
         ax.set_xlabel(AXES[panel])
-        ax.set_ylabel(r"mean error of $\theta$")
+        ax.set_ylabel(r"mean error of $\theta$, less its last" if panel == "T" else r"mean error of $\theta$")
         _tidy(ax)
     _legend(figure, axes[0, 0], [m.name for m in study.methods])
     return figure
@@ -139,6 +146,11 @@ def _rates(study: Study, rows: list[Row]) -> Figure:
 
 def _rate_line(ax: Axes, study: Study, rows: list[Row], panel: str, method: str) -> None:
     x, means = panel_means(study, rows, panel, method)
+    if panel == "T":
+        means = np.abs(means - means[-1])
+        shown = means > 1e-6  # below, the fit itself has settled
+        x, means = x[shown], means[shown]
+        ax.set_yscale("log")
     color, marker, dashes = STYLES[method]
     ax.plot(
         x, means, color=color, marker=marker, linestyle=dashes, label=name_of(method), markersize=5.5, linewidth=1.9
@@ -152,10 +164,9 @@ def _plain_ticks(ax: Axes, x: Any) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.yaxis.set_minor_formatter(NullFormatter())
-    if x is not None:
-        ax.set_xscale("log")
-        ax.set_xticks(x, [f"{value:g}" for value in x])
-        ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xscale("log")
+    ax.set_xticks(x, [f"{value:g}" for value in x])
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def _sizes(study: Study, rows: list[Row]) -> Figure:

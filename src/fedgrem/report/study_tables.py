@@ -23,6 +23,7 @@ NAMES = {
 MEASURES = {"weight_error": "w", "theta_error": "θ"}
 REPORTED = {"weight_error": WEIGHT_ERROR, "theta_error": THETA_ERROR}
 DIGITS = {"weight_error": 3, "theta_error": 2}
+NOTE = "Largest error over honest sites and components. Bold: the least of a setting, and all within 3% of it."
 Row = dict[str, Any]
 
 
@@ -90,8 +91,12 @@ def error_table(study: Study, rows: list[Row], measure: str) -> Table:
         for m in study.methods
     ]
     title = f"Error of {MEASURES[measure]}: mean (sd) over seeds"
-    note = "Largest error over honest sites and components. Bold: the least of a column, and all within 3% of it."
-    return Table(title, ["method", *(s.name for s in settings)], body, note, strong)
+    if study.name in ("theory", "sizes"):  # many settings, few methods: settings go down
+        across = [list(row) for row in zip(*body, strict=True)]
+        below = [[s.name, *cells] for s, cells in zip(settings, across[1:], strict=True)]
+        turned = frozenset((j - 1, i + 1) for i, j in strong)
+        return Table(title, ["setting", *across[0]], below, NOTE, turned)
+    return Table(title, ["method", *(s.name for s in settings)], body, NOTE, strong)
 
 
 def time_table(study: Study, rows: list[Row]) -> Table:
