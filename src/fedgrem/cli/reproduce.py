@@ -103,7 +103,7 @@ def reproduce(
     seconds = time.monotonic() - begin
     written = write_report(plan, rows, folder, Run(command, seconds, workers, resumed))
     console = Console(highlight=False)
-    console.print(_rich_table(tables(plan, rows)[0]))
+    console.print(_rich_table(tables(plan, rows)[0], console.width))
     console.print()
     for verdict in verdicts(plan, rows):
         mark = {True: "[green]holds  [/]", False: "[yellow]differs[/]", None: "open   "}[verdict.holds]
@@ -123,12 +123,17 @@ def _escaped(text: str) -> str:
     return escape(text)
 
 
-def _rich_table(table: Table) -> Any:
+def _rich_table(table: Table, width: int) -> Any:
+    """The table for a screen; a narrow one shows means only, and names the methods whatever the width."""
     from fedgrem.cli.tables import plain_table
 
-    shown = plain_table(table.title, table.headers)
+    narrow = max(sum(len(cell) + 2 for cell in row) for row in [table.headers, *table.rows]) > width
+    title = table.title.replace("mean (sd)", "mean") if narrow else table.title
+    shown = plain_table(title, table.headers)
+    shown.columns[0].no_wrap = True
     for i, row in enumerate(table.rows):
-        shown.add_row(*(f"[bold]{cell}[/]" if (i, j) in table.strong else cell for j, cell in enumerate(row)))
+        cells = [row[0], *(cell.split(" (")[0] for cell in row[1:])] if narrow else row
+        shown.add_row(*(f"[bold]{cell}[/]" if (i, j) in table.strong else cell for j, cell in enumerate(cells)))
     return shown
 
 

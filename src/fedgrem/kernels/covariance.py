@@ -67,7 +67,8 @@ def from_moments(total: Moments, before: FullGaussians, reg_covar: Array | float
     >>> round(after.mean.item(), 3), round(after.covariance.item(), 3)
     (2.0, 1.0)
     """
-    held = total.mass > 0
+    # What is left of a vanished component is rounding, and its ratios are noise or overflow.
+    held = total.mass > 1e-10 * total.mass.sum()
     count = jnp.where(held, total.mass, 1.0)
     shift = total.first / count[:, None]
     spread = total.second / count[:, None, None] - shift[:, :, None] * shift[:, None, :]

@@ -24,8 +24,8 @@ def _scaled(log_density: Array, weights: Array) -> tuple[Array, Array, Array]:
     """Weighted likelihoods ``(R, n)`` relative to each row's largest, their sums, and the logs of the largest."""
     joint = log_density + jnp.log(weights)[:, None]
     peak = joint.max(axis=0)
-    peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
-    likelihood = jnp.exp(joint - peak)
+    # A row that no component can explain belongs to all alike; its log-likelihood says that something is wrong.
+    likelihood = jnp.where(jnp.isfinite(peak), jnp.exp(joint - peak), 1.0)
     return likelihood, likelihood.sum(axis=0), peak
 
 
