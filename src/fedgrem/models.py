@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -56,14 +57,14 @@ def load_model(folder: str | Path, **functions: Any) -> BaseFederatedMixture:
     path = Path(folder)
     try:
         document = json.loads((path / "model.json").read_text(encoding="utf-8"))
-        with np.load(path / "arrays.npz", allow_pickle=False) as stored:
+        with (path / "arrays.npz").open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except FileNotFoundError as error:
         raise ModelFileError(
             f"{path} holds no complete model: {error.filename} is missing; give a folder written by "
             "`fedgrem fit --out`."
         ) from error
-    except (json.JSONDecodeError, OSError, ValueError) as error:
+    except (OSError, ValueError, BadZipFile) as error:
         raise ModelFileError(f"the model in {path} cannot be read ({error}); save it again.") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else None

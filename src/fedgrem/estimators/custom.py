@@ -12,6 +12,7 @@ from fedgrem.estimators.density import FederatedDensity
 from fedgrem.estimators.parameters import check_count
 from fedgrem.families.base import Family
 from fedgrem.families.custom import Custom
+from fedgrem.types import NumpyArray
 
 
 class FederatedMixture(FederatedDensity):
@@ -26,6 +27,8 @@ class FederatedMixture(FederatedDensity):
         ``jax.random`` key, for starts that need noise of their own.
     n_components : int, default=1
         R, the same at every site.
+    draw_row : callable ``(generator, theta_r) -> row``, optional
+        One random row ``(p,)`` of a component, with a NumPy ``Generator``; only :meth:`sample` needs it.
     start_rows : int, default=5
     weights_init : array of shape (K, R), optional
     params_init : array of shape (K, R, q), optional
@@ -65,6 +68,7 @@ class FederatedMixture(FederatedDensity):
 
     log_density: Callable[..., Any] | None
     draw_start: Callable[..., Any] | None
+    draw_row: Callable[..., Any] | None
     start_rows: int
 
     def __init__(
@@ -73,6 +77,7 @@ class FederatedMixture(FederatedDensity):
         draw_start: Callable[..., Any] | None = None,
         n_components: int = 1,
         *,
+        draw_row: Callable[..., Any] | None = None,
         algorithm: str = "fedgrem",
         penalty: float = 2.0,
         penalty_decay: float = 0.1,
@@ -104,6 +109,25 @@ class FederatedMixture(FederatedDensity):
         assert self.log_density is not None
         assert self.draw_start is not None
         return Custom(self.log_density, self.draw_start, self.start_rows)
+
+    def sample(self, n_samples: int = 1, *, site: Any = None) -> tuple[NumpyArray, NumpyArray]:
+        """Draw rows ``(n, p)`` and their components ``(n,)`` from one site's mixture, or from the center.
+
+        Parameters
+        ----------
+        n_samples : how many rows.
+        site : a fitted site; None draws from the common center (or from the only site).
+        """
+        weights, params = self._params_to_draw_from(site)
+        check_count("n_samples", n_samples, least=1)
+        if self.draw_row is None:
+            raise InputError(
+                "a log density does not say how to draw from it; give draw_row=, a function of a NumPy Generator and "
+                "one component's parameters that returns a row."
+            )
+        generator = np.random.default_rng(self._seed())
+        labels = generator.choice(len(weights), size=n_samples, p=weights / weights.sum())
+        return np.stack([np.asarray(self.draw_row(generator, params[r]), dtype=float) for r in labels]), labels
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

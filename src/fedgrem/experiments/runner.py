@@ -160,7 +160,9 @@ def _played(cells: list[Cell], workers: int) -> Iterator[list[dict[str, Any]]]:
     context = multiprocessing.get_context("spawn")
     with _one_thread_each(), ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
         try:
-            for future in as_completed([pool.submit(_play, cell) for cell in cells]):
+            with _interrupts_wait():
+                futures = [pool.submit(_play, cell) for cell in cells]
+            for future in as_completed(futures):
                 yield future.result()
         except BrokenProcessPool as error:
             raise InterruptedStudyError(
@@ -191,6 +193,22 @@ def _begin_worker() -> None:
         os._exit(1)
 
     threading.Thread(target=leave_with_parent, daemon=True).start()
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C back while workers are started: one that is cut off half way would complain on the screen."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextmanager

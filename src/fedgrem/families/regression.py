@@ -23,7 +23,13 @@ def weighted_least_squares(data: SiteData, mass: Array, ridge: float) -> Array:
     lift = ridge * mean_square + EMPTY * jnp.max(x * x)
     lift = jnp.where(lift > 0, lift, 1.0)
     gram = gram + lift[:, None, None] * jnp.eye(x.shape[0], dtype=x.dtype)
-    solution: Array = jnp.linalg.solve(gram, ((mass * y) @ x.T)[..., None])[..., 0]
+    return solve_positive(gram, (mass * y) @ data.rows)
+
+
+def solve_positive(matrix: Array, right: Array) -> Array:
+    """Solve positive definite systems, ``(R, p, p), (R, p) -> (R, p)``: much less to compile than a general solver."""
+    factor = jnp.linalg.cholesky(matrix)
+    solution: Array = jax.scipy.linalg.cho_solve((factor, True), right[..., None])[..., 0]
     return solution
 
 
