@@ -11,14 +11,6 @@ WEIGHT_CAP = 10.0
 """A site counts at the center for at most this many times the median site, whatever number of rows it reports."""
 
 
-class CentralMove(Protocol):
-    """What a central step returns: the new state and what the solver did."""
-
-    central: Central
-    solver_iterations: Array
-    solver_gap: Array
-
-
 @runtime_checkable
 class Algorithm(Protocol):
     """A local step and a central step: pure functions of arrays, each written once for every engine."""

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from fedgrem.algorithms.base import capped_rows
-from fedgrem.families.base import Family, ascend
+from fedgrem.algorithms.local import gradient_upload
+from fedgrem.families.base import Family
 from fedgrem.kernels.center import CenterSolution, alternate_to_center, shrink_to_center
-from fedgrem.kernels.responsibilities import posterior
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 LEAST_STEP_SCALE = 0.02
@@ -59,12 +59,8 @@ class FedGrEM:
 
     def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
         """E-step and one gradient step on this site's rows."""
-        density = self.family.log_density(data, sent.params.theta)
-        mass, log_likelihood = posterior(density, sent.params.weights, data.row_weight)
-        n_rows = data.row_weight.sum()
         first = sent.first_weights if self.step_weights == "initial" else None
-        moved = ascend(self.family, data, sent.params.theta, mass, step_size=self.step_size, first_weights=first)
-        return Upload(Params(mass.sum(axis=1) / n_rows, moved.theta), moved.step_scale, n_rows, log_likelihood)
+        return gradient_upload(self.family, data, sent.params, self.step_size, first)
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
         """Find the penalized center of every component and pull the sites towards it."""

@@ -15,6 +15,17 @@ from fedgrem.kernels.responsibilities import posterior
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 
+def gradient_upload(
+    family: Family, data: SiteData, params: Params, step_size: float | Array, first_weights: Array | None
+) -> Upload:
+    """One gradient EM step on one site's rows: E-step, weights, and one ascent step, as FedGrEM's sites take it."""
+    density = family.log_density(data, params.theta)
+    mass, log_likelihood = posterior(density, params.weights, data.row_weight)
+    n_rows = data.row_weight.sum()
+    moved = ascend(family, data, params.theta, mass, step_size=step_size, first_weights=first_weights)
+    return Upload(Params(mass.sum(axis=1) / n_rows, moved.theta), moved.step_scale, n_rows, log_likelihood)
+
+
 def exact_upload(family: Family, data: SiteData, params: Params) -> Upload:
     """One EM step on one site's rows: E-step, weights, and the family's exact M-step."""
     density = family.log_density(data, params.theta)
@@ -84,9 +95,5 @@ class LocalGrEM(Alone):
 
     def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
         """E-step and one gradient step on this site's rows."""
-        density = self.family.log_density(data, sent.params.theta)
-        mass, log_likelihood = posterior(density, sent.params.weights, data.row_weight)
-        n_rows = data.row_weight.sum()
         first = sent.first_weights if self.step_weights == "initial" else None
-        moved = ascend(self.family, data, sent.params.theta, mass, step_size=self.step_size, first_weights=first)
-        return Upload(Params(mass.sum(axis=1) / n_rows, moved.theta), moved.step_scale, n_rows, log_likelihood)
+        return gradient_upload(self.family, data, sent.params, self.step_size, first)

@@ -141,6 +141,7 @@ def _rich_table(table: Table, width: int) -> Any:
 def _compiled_programs_kept() -> Iterator[None]:
     """Workers read this from their environment: only the first ever run of a study compiles."""
     from fedgrem.cli.cache import cache_folder
+    from fedgrem.experiments.runner import environment
 
     folder = cache_folder()
     wanted = {
@@ -150,15 +151,8 @@ def _compiled_programs_kept() -> Iterator[None]:
     if folder is None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         yield
         return
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
+    with environment(wanted):
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 @contextmanager

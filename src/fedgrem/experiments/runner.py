@@ -219,13 +219,19 @@ def _one_thread_each() -> Iterator[None]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
+    with environment(wanted):
+        yield
+
+
+@contextmanager
+def environment(wanted: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the processes started in this scope, and as they were after it."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value
