@@ -46,8 +46,8 @@ def test_unknown_methods_and_foreign_folders_are_refused_in_one_line(tmp_path, c
 
 
 def test_an_unknown_study_is_wrong_usage(capsys):
-    assert run("mnist") == 2
-    assert "mnist" in capsys.readouterr().err
+    assert run("nist") == 2
+    assert "nist" in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_a_folder_to_resume_and_says_so(tmp_path):

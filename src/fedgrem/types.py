@@ -37,6 +37,8 @@ class Params(NamedTuple):
     """(R,) on the simplex."""
     theta: Array
     """(R, q) one row per component; q = p for Gaussian means and regression coefficients."""
+    spread: Array | None = None
+    """(C, s) unconstrained numbers for the noise of all components (C = 1) or of each (C = R); None if it is known."""
 
 
 class Upload(NamedTuple):
@@ -107,6 +109,8 @@ class Central(NamedTuple):
     """() lambda of the last round."""
     extra: Any = ()
     """An algorithm's own NamedTuple of arrays."""
+    spread: Array | None = None
+    """(C, s) the common noise, in whose units distances from the center are measured; None if it is known."""
 
 
 class RoundRecord(NamedTuple):
@@ -121,11 +125,11 @@ class RoundRecord(NamedTuple):
     penalty: Array
     """() lambda."""
     distance: Array
-    """(K,) largest distance over components of a site from the center."""
+    """(K,) largest distance over components of a site from the center, in units of the common noise."""
     solver_iterations: Array
     """() of the central problem."""
     solver_gap: Array
-    """() gradient norm of the central problem at its solution, in the units of theta: the certificate."""
+    """() gradient norm of the central problem at its solution, in units of the common noise: the certificate."""
 
 
 class FitResult(NamedTuple):
@@ -138,6 +142,12 @@ class FitResult(NamedTuple):
     """(K, R, q)"""
     center: NumpyArray
     """(R, q)"""
+    spread: NumpyArray | None
+    """(K, C, s)"""
+    center_spread: NumpyArray | None
+    """(C, s)"""
+    distance: NumpyArray
+    """(K, R) of every component from its center, in units of the common noise."""
     n_rows: NumpyArray
     """(K,) total row weight of each site."""
     n_rounds: int

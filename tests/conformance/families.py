@@ -115,3 +115,20 @@ FAMILIES = [
 
 SHIPPED = [case for case in FAMILIES if not isinstance(case.family, Custom)]
 CUSTOM = [case for case in FAMILIES if isinstance(case.family, Custom)]
+
+
+def _correlated_rows(generator, theta):
+    return theta + generator.normal(size=theta.shape) @ np.array([[1.0, 0.6], [0.0, 0.8]]), None
+
+
+WITH_NOISE = [
+    *(
+        Case(f"gaussian-{kind}", Gaussian(kind), 2.0 * SIGNS[:, :2], _correlated_rows)
+        for kind in ("spherical", "diag", "tied", "full")
+    ),
+    *(
+        Case(f"regression-{noise}", LinearRegression(noise=noise), 3.0 * SIGNS[:, :2], _regression_rows)
+        for noise in ("shared", "component")
+    ),
+]
+"""The same kinds of components with a noise that is estimated."""

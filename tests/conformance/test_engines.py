@@ -16,7 +16,7 @@ from fedgrem.data.federation import Federation
 from fedgrem.engines import InProcess
 from fedgrem.types import Broadcast, Params, SiteData
 from tests.conformance.engines import FakeWire, SiteBySite
-from tests.conformance.families import FAMILIES
+from tests.conformance.families import FAMILIES, WITH_NOISE
 
 SIZES = (30, 45, 30)
 NAMES = ("north", "east", "south")
@@ -37,14 +37,17 @@ def in_process(case, rounds=5):
 def assert_same_fit(actual, expected, *, rtol=1e-10, atol=1e-10):
     assert actual.site_names == expected.site_names
     assert actual.n_rounds == expected.n_rounds
-    for field in ("weights", "theta", "center", "n_rows"):
+    for field in ("weights", "theta", "center", "n_rows", "spread", "center_spread", "distance"):
+        if getattr(expected, field) is None:
+            assert getattr(actual, field) is None
+            continue
         np.testing.assert_allclose(
             getattr(actual, field), getattr(expected, field), rtol=rtol, atol=atol, err_msg=field
         )
 
 
 @pytest.mark.parametrize("engine", [SiteBySite, FakeWire])
-@pytest.mark.parametrize("case", FAMILIES, ids=repr)
+@pytest.mark.parametrize("case", [*FAMILIES, *WITH_NOISE], ids=repr)
 def test_every_engine_gives_the_in_process_answer(case, engine):
     algorithm = FedGrEM(case.family)
     actual = run(algorithm, engine(algorithm, three_sites(case), START), Plan(start=START, max_rounds=5, tol=0.0))
@@ -161,5 +164,5 @@ def test_the_shape_of_an_upload_is_that_of_the_model(case):
         upload = jax.eval_shape(FedGrEM(case.family).local_step, data, Broadcast(params, params.weights))
         numbers[n] = jax.tree.map(lambda leaf: leaf.shape, upload)
     assert numbers[7] == numbers[70]
-    assert numbers[7].params == ((n_components,), (n_components, q))
+    assert numbers[7].params == ((n_components,), (n_components, q), None)
     assert (numbers[7].step_scale, numbers[7].n_rows, numbers[7].log_likelihood) == ((n_components,), (), ())

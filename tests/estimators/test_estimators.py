@@ -20,7 +20,7 @@ def simulation():
 
 @pytest.fixture(scope="module")
 def model(simulation):
-    return FederatedGaussianMixture(5, random_state=0).fit(simulation.rows)
+    return FederatedGaussianMixture(5, covariance="identity", random_state=0).fit(simulation.rows)
 
 
 def worst_error(simulation, weights, theta):
@@ -65,7 +65,7 @@ def test_lambda_follows_the_recursion(model):
 
 
 def test_the_same_seed_gives_the_same_fit_to_the_last_bit(model, simulation):
-    again = FederatedGaussianMixture(5, random_state=0).fit(simulation.rows)
+    again = FederatedGaussianMixture(5, covariance="identity", random_state=0).fit(simulation.rows)
     np.testing.assert_array_equal(again.means_, model.means_)
     np.testing.assert_array_equal(again.history_["movement"], model.history_["movement"])
 
@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_fit_to_the_last_bit(model, simulation):
 @pytest.mark.parametrize("container", ["labels", "shuffled labels", "list", "pandas", "polars"])
 def test_every_container_gives_the_same_fit(container, model, simulation):
     rows, labels = np.concatenate(list(simulation.rows.values())), np.repeat(list(simulation.rows), 150)
-    estimator = FederatedGaussianMixture(5, random_state=0)
+    estimator = FederatedGaussianMixture(5, covariance="identity", random_state=0)
     if container == "labels":
         estimator.fit(rows, sites=labels)
     elif container == "shuffled labels":
@@ -110,7 +110,9 @@ def test_rows_of_weight_two_count_as_two_rows(simulation):
 
 def test_given_starts_take_exactly_the_rounds_asked_for(simulation):
     start = np.nan_to_num(simulation.theta, nan=1.0)
-    fitted = FederatedGaussianMixture(5, means_init=start, align=False, tol=0.0, max_rounds=3).fit(simulation.rows)
+    fitted = FederatedGaussianMixture(
+        5, covariance="identity", means_init=start, align=False, tol=0.0, max_rounds=3
+    ).fit(simulation.rows)
     assert fitted.n_rounds_ == 3
     assert not fitted.converged_
 
@@ -118,13 +120,15 @@ def test_given_starts_take_exactly_the_rounds_asked_for(simulation):
 def test_no_penalty_equals_gradient_em_at_each_site_from_the_same_start(simulation):
     start = np.nan_to_num(simulation.theta, nan=1.0) + np.random.default_rng(0).normal(size=simulation.theta.shape)
     options = {"means_init": start, "align": False, "tol": 0.0, "max_rounds": 25}
-    free = FederatedGaussianMixture(5, penalty=0.0, **options).fit(simulation.rows)
-    alone = FederatedGaussianMixture(5, algorithm="local-grem", **options).fit(simulation.rows)
+    free = FederatedGaussianMixture(5, covariance="identity", penalty=0.0, **options).fit(simulation.rows)
+    alone = FederatedGaussianMixture(5, covariance="identity", algorithm="local-grem", **options).fit(simulation.rows)
     np.testing.assert_allclose(free.means_, alone.means_, rtol=1e-10, atol=1e-12)
 
 
 def test_an_infinite_penalty_gives_every_site_the_same_components(simulation):
-    fitted = FederatedGaussianMixture(5, penalty=np.inf, random_state=0, max_rounds=50, tol=1e-3).fit(simulation.rows)
+    fitted = FederatedGaussianMixture(
+        5, covariance="identity", penalty=np.inf, random_state=0, max_rounds=50, tol=1e-3
+    ).fit(simulation.rows)
     assert fitted.at_center_.all()
 
 
@@ -132,16 +136,16 @@ def test_an_infinite_penalty_gives_every_site_the_same_components(simulation):
 @pytest.mark.parametrize(("h", "bound"), [(0.0, 0.75), (1.0, 0.95)])
 def test_federating_beats_fitting_alone_where_sites_are_alike(h, bound, seed):
     data = simulate("gmm", h=h, seed=seed)
-    together = FederatedGaussianMixture(5, random_state=0).fit(data.rows)
-    alone = FederatedGaussianMixture(5, algorithm="local-em", random_state=0).fit(data.rows)
+    together = FederatedGaussianMixture(5, covariance="identity", random_state=0).fit(data.rows)
+    alone = FederatedGaussianMixture(5, covariance="identity", algorithm="local-em", random_state=0).fit(data.rows)
     ratio = worst_error(data, together.weights_, together.means_) / worst_error(data, alone.weights_, alone.means_)
     assert ratio < bound
 
 
 def test_three_hostile_sites_of_ten_do_not_drag_the_rest():
     data = simulate("gmm", h=0.0, n_outliers=3, seed=4)
-    together = FederatedGaussianMixture(5, random_state=0).fit(data.rows)
-    averaged = FederatedGaussianMixture(5, algorithm="fedem", random_state=0).fit(data.rows)
+    together = FederatedGaussianMixture(5, covariance="identity", random_state=0).fit(data.rows)
+    averaged = FederatedGaussianMixture(5, covariance="identity", algorithm="fedem", random_state=0).fit(data.rows)
     ours = worst_error(data, together.weights_, together.means_)
     assert ours < 1.2
     assert ours < 0.7 * worst_error(data, averaged.weights_, averaged.means_)
@@ -150,7 +154,7 @@ def test_three_hostile_sites_of_ten_do_not_drag_the_rest():
 
 def test_regressions_are_found_where_a_site_alone_would_fail():
     data = simulate("mor", h=0.0, seed=2)
-    fitted = FederatedRegressionMixture(5, random_state=0).fit(data.rows, data.targets)
+    fitted = FederatedRegressionMixture(5, noise="unit", random_state=0).fit(data.rows, data.targets)
     assert worst_error(data, fitted.weights_, fitted.coef_) < 0.7
     component = fitted.predict_component(data.rows, data.targets)["site-01"]
     assert component.shape == (150,)
@@ -169,7 +173,9 @@ def test_covariates_on_any_scale_give_the_same_predictions():
 
 
 def test_float32_is_close_to_float64(model, simulation):
-    single = FederatedGaussianMixture(5, random_state=0, dtype="float32", tol=1e-4).fit(simulation.rows)
+    single = FederatedGaussianMixture(5, covariance="identity", random_state=0, dtype="float32", tol=1e-4).fit(
+        simulation.rows
+    )
     assert single.means_.dtype == np.float32
     assert (
         abs(

@@ -3,10 +3,12 @@
 import hashlib
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.start import StartPlan
+from fedgrem.families.base import Family
 from fedgrem.kernels.matching import align_by_assignment, align_exhaustive, align_stepwise, best_assignment, relabel
 from fedgrem.types import Array, NumpyArray, Params
 
@@ -28,29 +30,42 @@ def generator_for(seed: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng(derive_key(seed, "", purpose).astype(np.uint64))
 
 
-def align(params: Params, plan: StartPlan, seed: int) -> Params:
-    """Relabel the components of every site, ``(K, R), (K, R, q)``, by the plan's alignment."""
-    weights, theta = np.asarray(params.weights), np.asarray(params.theta)
+def align(family: Family, params: Params, plan: StartPlan, seed: int) -> Params:
+    """Relabel the components of every site, ``(K, R), (K, R, q)``, by the plan's alignment, in noise units."""
+    theta = np.asarray(family.in_noise_units(params.theta, _common_noise(params)))
     aligners: dict[str, Callable[[NumpyArray], NumpyArray]] = {
         "assignment": lambda t: align_by_assignment(t, generator_for(seed, "align")),
         "stepwise": align_stepwise,
         "exhaustive": align_exhaustive,
     }
-    order = aligners[plan.alignment](theta)
-    return Params(jnp.asarray(relabel(weights, order)), jnp.asarray(relabel(theta, order)))
+    return _relabelled(params, aligners[plan.alignment](theta))
 
 
-def align_to(params: Params, common: Params) -> Params:
+def align_to(family: Family, params: Params, common: Params) -> Params:
     """Relabel every site's components, ``(K, R), (K, R, q)``, to a common start ``(R, q)``."""
-    weights, theta = np.asarray(params.weights), np.asarray(params.theta)
-    order = np.stack([best_assignment(own, np.asarray(common.theta)[None]) for own in theta])
-    return Params(jnp.asarray(relabel(weights, order)), jnp.asarray(relabel(theta, order)))
+    noise = _common_noise(params)
+    theta, target = (np.asarray(family.in_noise_units(t, noise)) for t in (params.theta, common.theta))
+    return _relabelled(params, np.stack([best_assignment(own, target[None]) for own in theta]))
+
+
+def _common_noise(params: Params) -> Array | None:
+    """One spread ``(1, s)`` for all sites and components, ``(K, C, s)``: labels are not known yet."""
+    return None if params.spread is None else jnp.median(params.spread, axis=(0, 1))[None]
+
+
+def _relabelled(params: Params, order: NumpyArray) -> Params:
+    def own(leaf: Array) -> Array:
+        return jnp.asarray(relabel(np.asarray(leaf), order)) if leaf.shape[1] == order.shape[1] else leaf
+
+    # A spread that all components share has no labels.
+    relabelled: Params = jax.tree.map(own, params)
+    return relabelled
 
 
 def middle_of(params: Params) -> Params:
     """The coordinate-wise median of aligned starts, ``(R,), (R, q)``."""
-    weights = jnp.median(params.weights, axis=0)
-    return Params(weights / weights.sum(), jnp.median(params.theta, axis=0))
+    middle: Params = jax.tree.map(lambda leaf: jnp.median(leaf, axis=0), params)
+    return middle._replace(weights=middle.weights / middle.weights.sum())
 
 
 def candidates(params: Params, common: Params, log_likelihood: Array, n_rows: Array, plan: StartPlan) -> Params:
@@ -67,4 +82,5 @@ def candidates(params: Params, common: Params, log_likelihood: Array, n_rows: Ar
         everyone = jnp.concatenate([shared[None], own[donors]])
         return jnp.concatenate([own[:, None], jnp.broadcast_to(everyone, (n_sites, *everyone.shape))], axis=1)
 
-    return Params(stack(params.weights, common.weights), stack(params.theta, common.theta))
+    stacked: Params = jax.tree.map(stack, params, common)
+    return stacked

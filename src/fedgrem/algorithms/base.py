@@ -57,3 +57,8 @@ class Engine(Protocol):
 def capped_rows(n_rows: Array) -> Array:
     """Site weights at the center: rows, but at most ``WEIGHT_CAP`` times the median site's."""
     return jnp.minimum(n_rows, WEIGHT_CAP * jnp.median(n_rows))
+
+
+def vanished(weights: Array, n_rows: Array) -> Array:
+    """Components ``(K, R)`` of which a site holds less than one row."""
+    return weights * n_rows[:, None] < 1.0

@@ -28,7 +28,8 @@ class FedEM:
     (``averaging="plain"``); sites of equal size make no difference. The original starts from common components; here
     round 1 begins, as for every system, at each site's own aligned start, and components are common from its end on.
 
-    A site that holds next to nothing of a component counts fully in its average: by rows, not by responsibility.
+    A site that holds next to nothing of a component counts fully in its average: by rows, not by responsibility. Where
+    covariances are estimated, they are averaged too, as matrices.
     """
 
     family: Family
@@ -51,5 +52,8 @@ class FedEM:
         counts = uploads.n_rows if self.averaging == "rows" else jnp.ones_like(uploads.n_rows)
         theta = uploads.params.theta
         center = jnp.einsum("k,krq->rq", counts / counts.sum(), theta)
-        params = Params(uploads.params.weights, jnp.broadcast_to(center, theta.shape))
-        return without_solver(central._replace(params=params, center=center))
+        params, spread = uploads.params._replace(theta=jnp.broadcast_to(center, theta.shape)), None
+        if params.spread is not None:
+            spread = self.family.average_spread(params.spread, counts / counts.sum())
+            params = params._replace(spread=jnp.broadcast_to(spread, params.spread.shape))
+        return without_solver(central._replace(params=params, center=center, spread=spread))

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 
 from fedgrem.algorithms.local import unpenalized_start, without_solver
 from fedgrem.errors import InputError
-from fedgrem.families.base import ExponentialFamily, Family
+from fedgrem.families.base import ExponentialFamily, Family, expect
 from fedgrem.kernels.compression import quantize, sparsify, variance_factor
-from fedgrem.kernels.responsibilities import posterior
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 
@@ -126,8 +125,7 @@ class FedEMSA:
     def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
         """E-step; the surprise in this site's statistics, compressed."""
         expected: Expected = sent.extra
-        density = self.family.log_density(data, sent.params.theta)
-        mass, log_likelihood = posterior(density, sent.params.weights, data.row_weight)
+        mass, log_likelihood = expect(self.family, data, sent.params)
         n_rows = data.row_weight.sum()
         surprise = self._exponential().sufficient_statistics(data, mass) / n_rows - expected.statistics
         for_presence, for_places, for_rounding = jax.random.split(expected.key, 3)
@@ -141,7 +139,7 @@ class FedEMSA:
         difference = jnp.where(first, surprise, jnp.where(present, compressed, 0.0))
         step = jnp.where(first, 1.0, jnp.where(present, self.approximation_step, 0.0))
         weights = sent.params.weights + step * (mass.sum(axis=1) / n_rows - sent.params.weights)
-        params = Params(weights, sent.params.theta)
+        params = sent.params._replace(weights=weights)
         return Upload(params, jnp.ones_like(weights), n_rows, log_likelihood, Surprise(difference))
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
@@ -157,9 +155,12 @@ class FedEMSA:
         learned = memory.control + self._control_step(difference.shape[-1]) * difference
         control = jnp.where(first, difference - statistics, learned)
         center = self._exponential().from_statistics(statistics, central.center)
-        params = Params(uploads.params.weights, jnp.broadcast_to(center, central.params.theta.shape))
+        spread = self._exponential().spread_from_statistics(statistics, center, central.spread)
+        theta = jnp.broadcast_to(center, central.params.theta.shape)
+        sites = None if spread is None else jnp.broadcast_to(spread, (len(theta), *spread.shape))
+        params = Params(uploads.params.weights, theta, sites)
         after = memory._replace(statistics=statistics, control=control, played=memory.played + 1)
-        return without_solver(central._replace(params=params, center=center, extra=after))
+        return without_solver(central._replace(params=params, center=center, extra=after, spread=spread))
 
     def _control_step(self, size: int) -> Array | float:
         if self.control_step is not None:

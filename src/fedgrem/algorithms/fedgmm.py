@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.local import unpenalized_start, without_solver
 from fedgrem.errors import InputError
-from fedgrem.families.base import ExponentialFamily, Family
+from fedgrem.families.base import ExponentialFamily, Family, expect, maximize
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.kernels.covariance import FullGaussians, Moments, from_moments, full_log_density, moments
 from fedgrem.kernels.responsibilities import posterior
@@ -52,11 +52,12 @@ class FedGMMDensity:
     covariances that miss the spread of the sites' means. With ``averaging="rows"`` the sites' M-steps are averaged by
     their rows, as in FedEM; a site all of whose rows fall to one component then has no more say in it than others.
 
-    ``theta`` holds the means. What uses a fit afterwards (posteriors, scores) takes unit covariances, like every system
-    here: the covariances serve the fit and stay in the center's state. They start at the identity.
+    ``theta`` holds the means. Where the family's covariance is the identity, what uses a fit afterwards (posteriors,
+    scores) takes unit covariances, like every system here: the covariances serve the fit, start at the identity and
+    stay in the center's state. Any other covariance of the family ("tied", say) is what the components have.
     """
 
-    family: Family
+    family: Gaussian
     reg_covar: float | Array = 1e-6
     averaging: Averaging = "mass"
 
@@ -74,11 +75,14 @@ class FedGMMDensity:
 
     def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
         """E-step and the moments of every component."""
-        density = full_log_density(data.columns, sent.params.theta, sent.extra.covariance)
-        mass, log_likelihood = posterior(density, sent.params.weights, data.row_weight)
+        if sent.params.spread is None:
+            density = full_log_density(data.columns, sent.params.theta, sent.extra.covariance)
+            mass, log_likelihood = posterior(density, sent.params.weights, data.row_weight)
+        else:
+            mass, log_likelihood = expect(self.family, data, sent.params)
         n_rows = data.row_weight.sum()
         weights = mass.sum(axis=1) / n_rows
-        params = Params(weights, sent.params.theta)
+        params = sent.params._replace(weights=weights)
         extra = moments(data.columns, mass, sent.extra.mean)
         return Upload(params, jnp.ones_like(weights), n_rows, log_likelihood, extra)
 
@@ -90,8 +94,12 @@ class FedGMMDensity:
         else:
             own = jax.vmap(lambda sent: from_moments(sent, before, self.reg_covar))(uploads.extra)
             after = FullGaussians(*(average(leaf, uploads.n_rows) for leaf in own))
-        params = Params(uploads.params.weights, for_all(after.mean, central.n_rows.shape[0]))
-        return without_solver(central._replace(params=params, center=after.mean, extra=after))
+        n_sites, weights = central.n_rows.shape[0], uploads.params.weights
+        spread = None
+        if uploads.params.spread is not None:
+            spread = self.family.structured(after.covariance, average(weights, uploads.n_rows))
+        params = Params(weights, for_all(after.mean, n_sites), None if spread is None else for_all(spread, n_sites))
+        return without_solver(central._replace(params=params, center=after.mean, extra=after, spread=spread))
 
 
 def average(leaf: Array, n_rows: Array) -> Array:
@@ -117,7 +125,9 @@ class JointStatistics(NamedTuple):
     """(M1, R)"""
     covariates: Moments
     regressions: Array
-    """(R, s) the family's sufficient statistics."""
+    """(R, s) the family's sufficient statistics; (R, q) the site's own M-step where M-steps are averaged."""
+    noise: Array | None
+    """(C, 1) the site's own M-step of the noise, where it is estimated and M-steps are averaged."""
 
 
 @partial(
@@ -168,19 +178,17 @@ class FedGMMJoint:
         state: JointState = sent.extra
         parts, n_components = state.joint.shape
         of_covariates = jnp.where(state.started > 0, full_log_density(data.columns, *state.covariates), 0.0)
-        of_responses = self.family.log_density(data, sent.params.theta)
+        of_responses = self.family.log_density(data, sent.params.theta, sent.params.spread)
         pairs = (of_covariates[:, None, :] + of_responses[None]).reshape(parts * n_components, -1)
         mass, log_likelihood = posterior(pairs, state.joint.reshape(-1), data.row_weight)
         mass = mass.reshape(parts, n_components, -1)
         n_rows = data.row_weight.sum()
         joint = mass.sum(axis=2) / n_rows
-        statistics = JointStatistics(
-            joint,
-            moments(data.columns, mass.sum(axis=1), state.covariates.mean),
-            self._exponential().sufficient_statistics(data, mass.sum(axis=0)),
-        )
+        covariates = moments(data.columns, mass.sum(axis=1), state.covariates.mean)
+        regressions, noise = self._of_responses(data, sent.params, mass.sum(axis=0))
+        statistics = JointStatistics(joint, covariates, regressions, noise)
         weights = joint.sum(axis=0)
-        params = Params(weights, sent.params.theta)
+        params = sent.params._replace(weights=weights)
         return Upload(params, jnp.ones_like(weights), n_rows, log_likelihood, statistics)
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
@@ -191,16 +199,27 @@ class FedGMMJoint:
         found = from_moments(total, state.covariates, self.reg_covar)
         apart = _spread(found)
         covariates = FullGaussians(*(jnp.where(state.started > 0, f, a) for f, a in zip(found, apart, strict=True)))
-        center = self._regressions(sent.regressions, uploads.n_rows, central.center)
-        params = Params(uploads.params.weights, for_all(center, central.n_rows.shape[0]))
+        center, noise = self._regressions(sent, uploads.n_rows, central)
+        n_sites = central.n_rows.shape[0]
+        params = Params(
+            uploads.params.weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites)
+        )
         extra = JointState(covariates, sent.joint, jnp.ones_like(state.started))
-        return without_solver(central._replace(params=params, center=center, extra=extra))
+        return without_solver(central._replace(params=params, center=center, extra=extra, spread=noise))
 
-    def _regressions(self, statistics: Array, n_rows: Array, before: Array) -> Array:
-        maximize = self._exponential().from_statistics
+    def _of_responses(self, data: SiteData, params: Params, mass: Array) -> tuple[Array, Array | None]:
         if self.averaging == "mass":
-            return maximize(statistics.sum(axis=0), before)
-        return average(jax.vmap(lambda own: maximize(own, before))(statistics), n_rows)
+            return self._exponential().sufficient_statistics(data, mass), None
+        own = maximize(self.family, data, params, mass)
+        return own.theta, own.spread
+
+    def _regressions(self, sent: JointStatistics, n_rows: Array, before: Central) -> tuple[Array, Array | None]:
+        if self.averaging == "mass":
+            total, family = sent.regressions.sum(axis=0), self._exponential()
+            center = family.from_statistics(total, before.center)
+            return center, family.spread_from_statistics(total, center, before.spread)
+        noise = None if sent.noise is None else self.family.average_spread(sent.noise, n_rows / n_rows.sum())
+        return average(sent.regressions, n_rows), noise
 
     def _exponential(self) -> ExponentialFamily:
         assert isinstance(self.family, ExponentialFamily)

@@ -7,8 +7,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from fedgrem.algorithms.base import capped_rows
-from fedgrem.algorithms.local import gradient_upload
+from fedgrem.algorithms.base import capped_rows, vanished
+from fedgrem.algorithms.local import gradient_upload, middle_spread
 from fedgrem.families.base import Family
 from fedgrem.kernels.center import CenterSolution, alternate_to_center, shrink_to_center
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
@@ -19,7 +19,7 @@ LEAST_STEP_SCALE = 0.02
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["penalty", "penalty_decay", "step_size", "penalty_start"],
+    data_fields=["penalty", "penalty_decay", "step_size", "penalty_start", "covariance_penalty"],
     meta_fields=["family", "step_weights", "penalty_scaling", "center_solver", "center_sweeps"],
 )
 @dataclass(frozen=True)
@@ -36,6 +36,14 @@ class FedGrEM:
 
     Where a family's curvature forces a shorter step (factor s, 1 for unit Gaussians), the site's quadratic is weighted
     by 1/s and its threshold by s: the proximal gradient step of that length. The fixed point then does not depend on s.
+
+    Where a family estimates its noise, distances are measured in units of the common one, so that the pull does not
+    depend on the units of the features; and the sites' noise, their exact M-step, goes through the same problem in
+    coordinates about the common one, with :math:`\lambda = C_\Sigma\sqrt{s + \log K}`.
+
+    Parameters
+    ----------
+    covariance_penalty : :math:`C_\Sigma`; None is ``penalty``.
     """
 
     family: Family
@@ -47,11 +55,13 @@ class FedGrEM:
     penalty_scaling: Literal["fixed", "step"] = "fixed"
     center_solver: Literal["exact", "alternating"] = "exact"
     center_sweeps: int = 2
+    covariance_penalty: float | Array | None = None
 
     def central_start(self, params: Params, n_rows: Array) -> Central:
         """Begin at the coordinate-wise median of the starts, with lambda_0."""
         penalty = jnp.asarray(self.penalty_start, dtype=params.theta.dtype)
-        return Central(params, jnp.median(params.theta, axis=0), n_rows, params.weights, penalty)
+        center = jnp.median(params.theta, axis=0)
+        return Central(params, center, n_rows, params.weights, penalty, spread=middle_spread(params))
 
     def broadcast(self, central: Central) -> Broadcast:
         """Each site gets its own parameters back."""
@@ -64,16 +74,38 @@ class FedGrEM:
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
         """Find the penalized center of every component and pull the sites towards it."""
-        theta = uploads.params.theta
+        noise = central.spread
+        theta, start = (self.family.in_noise_units(t, noise) for t in (uploads.params.theta, central.center))
         n_sites, _, n_parameters = theta.shape
         dimension = jnp.sqrt(n_parameters + jnp.log(n_sites))
         penalty = self.penalty_decay * central.penalty + self.penalty * dimension
         # No penalty is no pull at all, from the first round: lambda_0 is not to linger where there is nothing to share.
         penalty = jnp.where(self.penalty == 0, 0.0, penalty)
-        solution = self._solve(theta, uploads, penalty, central.center)
-        params = Params(uploads.params.weights, solution.shrunk)
-        after = central._replace(params=params, center=solution.center, penalty=penalty)
+        solution = self._solve(theta, uploads, penalty, start)
+        shrunk, center = (self.family.from_noise_units(t, noise) for t in (solution.shrunk, solution.center))
+        spread, common = self._shrink_spread(uploads, noise, n_parameters)
+        params = Params(uploads.params.weights, shrunk, spread)
+        if spread is not None and common is not None:
+            params = _reseeded(params, center, common, uploads.n_rows)
+        after = central._replace(params=params, center=center, penalty=penalty, spread=common)
         return after, solution.iterations, solution.gap
+
+    def _shrink_spread(
+        self, uploads: Upload, noise: Array | None, n_features: int
+    ) -> tuple[Array | None, Array | None]:
+        """The sites' spreads pulled towards a common one, and that."""
+        spread = uploads.params.spread
+        if spread is None or noise is None:
+            return None, None
+        away = self.family.relative_spread(spread, noise, n_features)
+        n_sites, count, size = away.shape
+        constant = self.penalty if self.covariance_penalty is None else self.covariance_penalty
+        penalty = jnp.where(constant == 0, 0.0, constant * jnp.sqrt(size + jnp.log(n_sites)))
+        weight = jnp.broadcast_to(capped_rows(uploads.n_rows)[:, None], (n_sites, count))
+        threshold = jnp.broadcast_to((penalty / jnp.sqrt(uploads.n_rows))[:, None], (n_sites, count))
+        found = shrink_to_center(away, weight, threshold, jnp.zeros((count, size), dtype=away.dtype))
+        pulled, center = (self.family.absolute_spread(a, noise, n_features) for a in (found.shrunk, found.center))
+        return pulled, center
 
     def _solve(self, theta: Array, uploads: Upload, penalty: Array, start: Array) -> CenterSolution:
         scale = jnp.clip(uploads.step_scale, LEAST_STEP_SCALE, 1.0)
@@ -84,3 +116,12 @@ class FedGrEM:
         if self.center_solver == "alternating":
             return alternate_to_center(theta, weight, threshold, sweeps=self.center_sweeps)
         return shrink_to_center(theta, weight, threshold, start)
+
+
+def _reseeded(params: Params, center: Array, common: Array, n_rows: Array) -> Params:
+    """Components of which a site holds less than one row begin again at the center, with the common noise."""
+    assert params.spread is not None
+    gone = vanished(params.weights, n_rows)[..., None]
+    # A noise that all components share is no component's own.
+    spread = params.spread if common.shape[0] == 1 else jnp.where(gone, common, params.spread)
+    return params._replace(theta=jnp.where(gone, center, params.theta), spread=spread)

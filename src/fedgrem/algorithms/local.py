@@ -10,8 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from fedgrem.families.base import Family, ascend
-from fedgrem.kernels.responsibilities import posterior
+from fedgrem.families.base import Family, ascend, expect, maximize
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 
@@ -19,27 +18,32 @@ def gradient_upload(
     family: Family, data: SiteData, params: Params, step_size: float | Array, first_weights: Array | None
 ) -> Upload:
     """One gradient EM step on one site's rows: E-step, weights, and one ascent step, as FedGrEM's sites take it."""
-    density = family.log_density(data, params.theta)
-    mass, log_likelihood = posterior(density, params.weights, data.row_weight)
+    mass, log_likelihood = expect(family, data, params)
     n_rows = data.row_weight.sum()
-    moved = ascend(family, data, params.theta, mass, step_size=step_size, first_weights=first_weights)
-    return Upload(Params(mass.sum(axis=1) / n_rows, moved.theta), moved.step_scale, n_rows, log_likelihood)
+    moved = ascend(
+        family, data, params.theta, mass, step_size=step_size, first_weights=first_weights, spread=params.spread
+    )
+    spread = family.spread_step(data, moved.theta, mass, params.spread)
+    return Upload(Params(mass.sum(axis=1) / n_rows, moved.theta, spread), moved.step_scale, n_rows, log_likelihood)
 
 
 def exact_upload(family: Family, data: SiteData, params: Params) -> Upload:
     """One EM step on one site's rows: E-step, weights, and the family's exact M-step."""
-    density = family.log_density(data, params.theta)
-    mass, log_likelihood = posterior(density, params.weights, data.row_weight)
-    n_rows = data.row_weight.sum()
-    weights = mass.sum(axis=1) / n_rows
-    theta = family.exact_step(data, params.theta, mass)
-    return Upload(Params(weights, theta), jnp.ones_like(weights), n_rows, log_likelihood)
+    mass, log_likelihood = expect(family, data, params)
+    after = maximize(family, data, params, mass)
+    return Upload(after, jnp.ones_like(after.weights), data.row_weight.sum(), log_likelihood)
 
 
 def unpenalized_start(params: Params, n_rows: Array, extra: Any = ()) -> Central:
     """What the center of an algorithm without a penalty holds before round 1."""
     nothing = jnp.zeros((), dtype=params.theta.dtype)
-    return Central(params, jnp.median(params.theta, axis=0), n_rows, params.weights, nothing, extra)
+    center = jnp.median(params.theta, axis=0)
+    return Central(params, center, n_rows, params.weights, nothing, extra, middle_spread(params))
+
+
+def middle_spread(params: Params) -> Array | None:
+    """The coordinate-wise median of the sites' spreads ``(K, C, s)``; any numbers are a valid spread."""
+    return None if params.spread is None else jnp.median(params.spread, axis=0)
 
 
 def without_solver(central: Central) -> tuple[Central, Array, Array]:
@@ -61,7 +65,8 @@ class Alone:
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
         """Take what the sites sent; the coordinate-wise median is reported as center, and nobody is moved to it."""
         center = jnp.median(uploads.params.theta, axis=0)
-        return without_solver(central._replace(params=uploads.params, center=center))
+        spread = middle_spread(uploads.params)
+        return without_solver(central._replace(params=uploads.params, center=center, spread=spread))
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["family"])
@@ -70,7 +75,7 @@ class LocalEM(Alone):
     """EM at each site alone, with the exact M-step: weighted means, or weighted least squares.
 
     The paper ran R's ``mclust`` (one full covariance for all components) and ``mixreg`` (estimated noise); here, as for
-    every other system, the covariance and the noise are the known unit ones.
+    every other system, that is the family's business: ``covariance="tied"``, or a noise that is not "unit".
     """
 
     family: Family

@@ -22,7 +22,7 @@ class InOnePot:
 
     def central_start(self, params: Params, n_rows: Array) -> Central:
         """Begin at one common start: the coordinate-wise median of those given."""
-        middle = Params(*(jnp.broadcast_to(jnp.median(leaf, axis=0), leaf.shape) for leaf in params))
+        middle: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.median(leaf, axis=0), leaf.shape), params)
         middle = middle._replace(weights=middle.weights / middle.weights.sum(axis=1, keepdims=True))
         return unpenalized_start(middle, n_rows)
 

@@ -40,11 +40,15 @@ def play_round(
     central, iterations, gap = algorithm.central_step(state.central, uploads)
     movement = _movement(state.central.params, central.params)
     center_movement = jnp.max(_relative(state.central.center, central.center))
-    distance = jnp.sqrt(jnp.sum((central.params.theta - central.center) ** 2, axis=-1))
-    record = RoundRecord(
-        uploads.log_likelihood, movement, center_movement, central.penalty, distance.max(axis=1), iterations, gap
-    )
+    distance = distances(algorithm, central).max(axis=1)
+    record = RoundRecord(uploads.log_likelihood, movement, center_movement, central.penalty, distance, iterations, gap)
     return _advance(state, central, movement, center_movement, tol), record
+
+
+def distances(algorithm: Algorithm, central: Central) -> Array:
+    """Of every site's components from the center, ``(K, R)``, in units of the common noise."""
+    away = algorithm.family.in_noise_units(central.params.theta - central.center, central.spread)
+    return jnp.sqrt(jnp.sum(away * away, axis=-1))
 
 
 def _relative(before: Array, after: Array) -> Array:
@@ -52,9 +56,12 @@ def _relative(before: Array, after: Array) -> Array:
 
 
 def _movement(before: Params, after: Params) -> Array:
-    """Largest movement over a site's components, relative for theta and absolute for weights, ``(K,)``."""
+    """Largest movement over a site's components, relative for theta and absolute for the rest, ``(K,)``."""
     theta = _relative(before.theta, after.theta).max(axis=1)
-    return jnp.maximum(theta, jnp.abs(after.weights - before.weights).max(axis=1))
+    moved = jnp.maximum(theta, jnp.abs(after.weights - before.weights).max(axis=1))
+    if before.spread is None or after.spread is None:
+        return moved
+    return jnp.maximum(moved, jnp.abs(after.spread - before.spread).max(axis=(1, 2)))
 
 
 def tolerated_stragglers(n_sites: int) -> int:
@@ -84,7 +91,7 @@ def run(
 ) -> FitResult:
     """Fit: find starts, align them, play rounds until they settle, and report."""
     tell = on_progress or (lambda _: None)
-    starts = find_starts(engine, plan, algorithm.family.start_tracks, tell)
+    starts = find_starts(engine, plan, algorithm.family, tell)
     cost = dict(starts.cost)
     count = jnp.asarray(0)
     state = LoopState(algorithm.central_start(starts.params, starts.n_rows), count, count, jnp.asarray(False))
@@ -97,7 +104,8 @@ def run(
         tell(Progress("rounds", played, plan.max_rounds, float(np.median(record.movement[-1]))))
     cost["rounds"] = played
     cost["numbers_per_round"] = count_numbers(state.central.params)
-    return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol)
+    distance = np.array(distances(algorithm, state.central))
+    return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance)
 
 
 def _result(
@@ -108,6 +116,7 @@ def _result(
     choice: NumpyArray,
     cost: dict[str, int],
     tol: float,
+    distance: NumpyArray,
 ) -> FitResult:
     fields: list[Any] = [np.concatenate([np.asarray(r) for r in field]) for field in zip(*records, strict=True)]
     history = dict(zip(RoundRecord._fields, fields, strict=bool(records)))
@@ -118,6 +127,9 @@ def _result(
         weights=np.array(central.params.weights),
         theta=np.array(central.params.theta),
         center=np.array(central.center),
+        spread=None if central.params.spread is None else np.array(central.params.spread),
+        center_spread=None if central.spread is None else np.array(central.spread),
+        distance=distance,
         n_rows=np.array(central.n_rows),
         n_rounds=int(state.round),
         converged=stopped,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,6 +12,7 @@ from fedgrem.algorithms.align import align, align_to, candidates, derive_key, ge
 from fedgrem.algorithms.base import Engine
 from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.tracks import breed, first_tracks, next_guess, pool_of, score
+from fedgrem.families.base import Family
 from fedgrem.types import Array, NumpyArray, Params, StartReply, StartRequest
 
 LARGEST_PENALTY = 1e6
@@ -31,14 +33,9 @@ class Starts(NamedTuple):
 
 
 def find_starts(
-    engine: Engine, plan: Plan, usual_tracks: int, on_progress: Callable[[Progress], None] | None = None
+    engine: Engine, plan: Plan, family: Family, on_progress: Callable[[Progress], None] | None = None
 ) -> Starts:
-    """Ask every site for a start, align them, and let the sites improve on each other's.
-
-    Parameters
-    ----------
-    usual_tracks : how many joint starts the family wants when the plan leaves it to the family.
-    """
+    """Ask every site for a start, align them, and let the sites improve on each other's."""
     tell = on_progress or (lambda _: None)
     names, start = engine.site_names, plan.start
     keys = jnp.asarray(np.stack([derive_key(plan.seed, name, "start") for name in names]))
@@ -54,27 +51,38 @@ def find_starts(
 
     if plan.given is not None:
         reply = exchange("local_size", "sizes", plan.given)
-        params = align(plan.given, start, plan.seed) if plan.align else plan.given
+        params = plan.given._replace(spread=reply.params.spread)
+        params = align(family, params, start, plan.seed) if plan.align else params
         return Starts(params, reply.n_rows, np.zeros(len(names), dtype=int), cost)
     nothing = Params(jnp.zeros((len(names), 0)), jnp.zeros((len(names), 0)))
     reply = exchange("local_start", "starts", nothing)
-    params = align(reply.params, start, plan.seed)
+    params = align(family, reply.params, start, plan.seed)
+    if params.spread is not None:
+        # Alone, a site may fit its noise to a poor partition; starting again in common units, it does so less often.
+        noise = jnp.broadcast_to(jnp.median(params.spread, axis=(0, 1)), params.spread.shape)
+        reply = exchange("local_start", "starts", nothing._replace(spread=noise))
+        params = align(family, reply.params, start, plan.seed)
     common = middle_of(params)
-    n_tracks = usual_tracks if start.tracks is None else start.tracks
+    n_tracks = family.start_tracks if start.tracks is None else start.tracks
     # Without a penalty sites have nothing in common, and a joint start would be a start for nobody.
     if n_tracks > 0 and len(names) > 1 and plan.start_penalty > 0:
-        common = _joint_start(params, names, plan, n_tracks, partial(exchange, "local_track", "joint starts"))
-        params = align_to(params, common)
+        common = _joint_start(family, params, names, plan, n_tracks, partial(exchange, "local_track", "joint starts"))
+        params = align_to(family, params, common)
     for _ in range(start.exchanges if len(names) > 1 else 0):
         tried = candidates(params, common, reply.log_likelihood, reply.n_rows, start)
         reply = exchange("local_compare", "exchange", tried)
-        params = align(reply.params, start, plan.seed)
+        params = align(family, reply.params, start, plan.seed)
         common = middle_of(params)
     return Starts(params, reply.n_rows, np.asarray(reply.choice), cost)
 
 
 def _joint_start(
-    params: Params, names: tuple[str, ...], plan: Plan, n_tracks: int, ask: Callable[[Params], StartReply]
+    family: Family,
+    params: Params,
+    names: tuple[str, ...],
+    plan: Plan,
+    n_tracks: int,
+    ask: Callable[[Params], StartReply],
 ) -> Params:
     """The best joint start, ``(R,), (R, q)``, that tracks from the sites' aligned starts lead to."""
     generator, pool = generator_for(plan.seed, "tracks"), pool_of(params)
@@ -82,16 +90,17 @@ def _joint_start(
     for left in reversed(range(plan.start.generations)):
         weights = jnp.broadcast_to(tracks.weights, (len(names), *tracks.weights.shape))
         for _ in range(plan.start.generation):
-            guess = tracks.theta
-            reply = ask(Params(weights, jnp.broadcast_to(guess, (len(names), *guess.shape))))
-            tracks, weights = next_guess(reply, guess), reply.params.weights
+            sent: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(names), *leaf.shape)), tracks)
+            reply = ask(sent._replace(weights=weights))
+            tracks, weights = next_guess(family, reply, tracks), reply.params.weights
         scores = score(reply)
         if left:
             tracks = breed(tracks, scores, pool, n_tracks, generator)
     best = int(np.argmax(scores))
-    return Params(tracks.weights[best], tracks.theta[best])
+    winner: Params = jax.tree.map(lambda leaf: leaf[best], tracks)
+    return winner
 
 
 def count_numbers(params: Params) -> int:
     """How many numbers these parameters are."""
-    return int(sum(np.size(leaf) for leaf in params))
+    return int(sum(np.size(leaf) for leaf in jax.tree.leaves(params)))

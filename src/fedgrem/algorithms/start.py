@@ -6,10 +6,9 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedgrem.families.base import LEAST_SHARE, Family
+from fedgrem.families.base import LEAST_SHARE, Family, expect, maximize
 from fedgrem.kernels.center import group_soft_threshold
 from fedgrem.kernels.randomness import split_key
-from fedgrem.kernels.responsibilities import posterior
 from fedgrem.types import Array, Params, SiteData, StartReply, StartRequest
 
 
@@ -39,6 +38,10 @@ class StartPlan:
     """EM iterations at every site in such a round."""
 
 
+FAR = 3.0
+"""A component farther from the common start than this many thresholds costs a candidate no more: it is its own."""
+
+
 class Prior(NamedTuple):
     """A common start that a site's EM is pulled towards, as the rounds to come will do."""
 
@@ -46,15 +49,25 @@ class Prior(NamedTuple):
     """(R, q)"""
     penalty: Array
     """() lambda"""
+    spread: Array | None = None
+    """(C, s) in the units of which the pull is measured; it is not pulled itself."""
 
 
 def em(
-    family: Family, data: SiteData, params: Params, iterations: int, prior: Prior | None = None
+    family: Family,
+    data: SiteData,
+    params: Params,
+    iterations: int,
+    prior: Prior | None = None,
+    *,
+    hold_noise: bool = False,
 ) -> tuple[Params, Array]:
     r"""EM with the family's M-step; returns the parameters and the objective they reach.
 
     The objective is the log-likelihood or, with a prior, the log-likelihood less
-    :math:`\sqrt{n}\lambda\sum_r w_r \|\theta_r - c_r\|`, and each M-step is pulled to the center accordingly.
+    :math:`\sqrt{n}\lambda\sum_r w_r \min(\|\theta_r - c_r\|, 3\lambda/\sqrt n)`, and each M-step is pulled to the center
+    accordingly. With ``hold_noise`` the spread stays as it is: few rows leave it free to fit whatever partition EM
+    happens to be in.
     """
     n_rows = data.row_weight.sum()
 
@@ -62,35 +75,46 @@ def em(
         return jnp.maximum(weights, LEAST_SHARE / weights.shape[0])
 
     def once(_: int, params: Params) -> Params:
-        mass, _log_likelihood = posterior(family.log_density(data, params.theta), params.weights, data.row_weight)
-        weights = mass.sum(axis=1) / n_rows
-        theta = family.exact_step(data, params.theta, mass)
-        if prior is not None:
-            # A component rarer than its least share is pulled in proportion: Q weighs w, the penalty the share.
-            threshold = prior.penalty / jnp.sqrt(n_rows) * share(weights) / jnp.maximum(weights, 1e-12)
-            theta = group_soft_threshold(theta[None], prior.center, threshold[None])[0]
-        return Params(weights, theta)
+        mass, _log_likelihood = expect(family, data, params)
+        after = maximize(family, data, params, mass)
+        if hold_noise:
+            after = after._replace(spread=params.spread)
+        if prior is None:
+            return after
+        # A component rarer than its least share is pulled in proportion: Q weighs w, the penalty the share.
+        threshold = prior.penalty / jnp.sqrt(n_rows) * share(after.weights) / jnp.maximum(after.weights, 1e-12)
+        theta, center = (family.in_noise_units(t, prior.spread) for t in (after.theta, prior.center))
+        pulled = group_soft_threshold(theta[None], center, threshold[None])[0]
+        return after._replace(theta=family.from_noise_units(pulled, prior.spread))
 
     params = jax.lax.fori_loop(0, iterations, once, params)
-    _, value = posterior(family.log_density(data, params.theta), params.weights, data.row_weight)
+    _, value = expect(family, data, params)
     if prior is not None:
-        distance = jnp.sqrt(jnp.sum((params.theta - prior.center) ** 2, axis=1))
+        away = family.in_noise_units(params.theta - prior.center, prior.spread)
+        distance = jnp.minimum(jnp.sqrt(jnp.sum(away**2, axis=1)), FAR * prior.penalty / jnp.sqrt(n_rows))
         value = value - prior.penalty * jnp.sqrt(n_rows) * share(params.weights) @ distance
     return params, jnp.where(jnp.isfinite(value), value, -jnp.inf)
 
 
 def local_start(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:
-    """Several short EM runs from random starts; the best goes on for longer."""
+    """Several short EM runs from random starts; the best goes on for longer.
+
+    If the center says how large the noise is, starts are drawn in its units and EM holds it.
+    """
     even = jnp.full(plan.n_components, 1.0 / plan.n_components, dtype=data.columns.dtype)
+    noise = request.candidates.spread
+    held = noise is not None
 
     def restart(key: Array) -> tuple[Params, Array]:
-        theta = family.draw_start(key, data, plan.n_components)
-        return em(family, data, Params(even, theta), plan.short)
+        theta = family.draw_start(key, data, plan.n_components, noise)
+        spread = noise if held else family.first_spread(data, theta)
+        return em(family, data, Params(even, theta, spread), plan.short, hold_noise=held)
 
     # One restart at a time, all sites at once: memory stays that of one E-step.
     runs, log_likelihood = jax.lax.map(restart, split_key(request.key, plan.n_init))
-    best = Params(*(leaf[_first_best(log_likelihood)] for leaf in runs))
-    return _reply(data, *em(family, data, best, plan.long), jnp.asarray(0))
+    best = _take(runs, _first_best(log_likelihood))
+    params, value = em(family, data, best, plan.long, hold_noise=held)
+    return _reply(data, _own_noise(family, data, params), value, jnp.asarray(0))
 
 
 def local_compare(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:
@@ -99,10 +123,15 @@ def local_compare(family: Family, plan: StartPlan, data: SiteData, request: Star
     Candidate 0 is this site's own start, candidate 1 the common one. Without the pull, a site that has few or no rows
     of a component would rather split another one in two.
     """
-    prior = Prior(request.candidates.theta[1], request.penalty)
-    runs, value = jax.lax.map(lambda start: em(family, data, start, plan.long, prior), request.candidates)
+    common = _take(request.candidates, 1)
+    prior = Prior(common.theta, request.penalty, common.spread)
+
+    def follow(start: Params) -> tuple[Params, Array]:
+        return em(family, data, start._replace(spread=common.spread), plan.long, prior, hold_noise=True)
+
+    runs, value = jax.lax.map(follow, request.candidates)
     best = _first_best(value)
-    return _reply(data, Params(*(leaf[best] for leaf in runs)), value[best], best)
+    return _reply(data, _own_noise(family, data, _take(runs, best)), value[best], best)
 
 
 def local_track(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:
@@ -112,12 +141,24 @@ def local_track(family: Family, plan: StartPlan, data: SiteData, request: StartR
     """
 
     def follow(start: Params) -> tuple[Params, Array]:
-        params, value = em(family, data, start, plan.stride, Prior(start.theta, request.penalty))
-        mass, _ = posterior(family.log_density(data, params.theta), params.weights, data.row_weight)
-        return Params(mass.sum(axis=1) / data.row_weight.sum(), family.exact_step(data, params.theta, mass)), value
+        params, value = em(family, data, start, plan.stride, Prior(start.theta, request.penalty, start.spread))
+        mass, _ = expect(family, data, params)
+        return maximize(family, data, params, mass), value
 
     runs, value = jax.lax.map(follow, request.candidates)
     return _reply(data, runs, value, jnp.zeros(value.shape, dtype=int))
+
+
+def _own_noise(family: Family, data: SiteData, params: Params) -> Params:
+    """The same parameters with the noise that these rows have about them."""
+    mass, _ = expect(family, data, params)
+    return params._replace(spread=family.spread_step(data, params.theta, mass, params.spread))
+
+
+def _take(params: Params, index: int | Array) -> Params:
+    """One of several, ``(M, ...)``."""
+    taken: Params = jax.tree.map(lambda leaf: leaf[index], params)
+    return taken
 
 
 def _first_best(value: Array) -> Array:

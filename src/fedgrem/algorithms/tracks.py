@@ -5,12 +5,14 @@ A track is one guess of all components, common to the sites. The sites improve e
 ones give way to variants of good ones. No site decides alone: guesses are geometric medians, scores trimmed means.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.base import capped_rows
-from fedgrem.families.base import LEAST_SHARE
+from fedgrem.families.base import LEAST_SHARE, Family
 from fedgrem.kernels.center import shrink_to_center
 from fedgrem.types import Array, NumpyArray, Params, StartReply
 
@@ -31,6 +33,9 @@ def first_tracks(params: Params, names: tuple[str, ...], n_tracks: int, generato
     donors = generator.permutation(len(theta))[: n_tracks - 1]
     guesses = np.stack([_sorted(guess) for guess in [np.median(theta, axis=0), *theta[donors]]])
     even = Params(jnp.full(guesses.shape[:2], 1.0 / guesses.shape[1]), jnp.asarray(guesses))
+    if params.spread is not None:  # sorted components have no labels, and so one noise for all
+        noise = jnp.median(params.spread, axis=(0, 1))
+        even = even._replace(spread=jnp.broadcast_to(noise, (len(guesses), *params.spread.shape[1:])))
     return breed(even, np.zeros(len(guesses)), pool_of(params), n_tracks, generator, keep=n_tracks)
 
 
@@ -59,7 +64,7 @@ def breed(
     """
     weights, theta = np.asarray(tracks.weights), np.asarray(tracks.theta)
     best = np.argsort(-scores, kind="stable")[: max(1, n_tracks // 2) if keep is None else keep]
-    family = [(weights[m], theta[m]) for m in best]
+    family = [(weights[m], theta[m], m) for m in best]
     n_components = theta.shape[1]
     for child in range(n_tracks - len(best)):
         # Every other variant is the leader's: where only one component is missing, it is the one to mend.
@@ -72,8 +77,10 @@ def breed(
         new[place] = pool[generator.choice(len(pool), p=_normalized(novelty))]
         share = weights[parent].copy()
         share[place] = max(share[place], 1.0 / n_components)
-        family.append((share / share.sum(), new))
-    return Params(*(jnp.asarray(np.stack(leaves)) for leaves in zip(*family, strict=True)))
+        family.append((share / share.sum(), new, parent))
+    shares, thetas, parents = (np.stack(leaves) for leaves in zip(*family, strict=True))
+    spread = None if tracks.spread is None else tracks.spread[jnp.asarray(parents)]
+    return Params(jnp.asarray(shares), jnp.asarray(thetas), spread)
 
 
 def _normalized(density: NumpyArray) -> NumpyArray:
@@ -81,15 +88,17 @@ def _normalized(density: NumpyArray) -> NumpyArray:
     return density / total if total > 0 else np.full(len(density), 1.0 / len(density))
 
 
-@jax.jit
-def next_guess(reply: StartReply, guess: Array) -> Params:
+@partial(jax.jit, static_argnames="family")
+def next_guess(family: Family, reply: StartReply, before: Params) -> Params:
     """Where the sites' answers ``(K, M, R), (K, M, R, q)`` move every track, ``(M, R), (M, R, q)``.
 
     A component's guess is nearly the geometric median of the sites' estimates, whatever part of its rows a site sees in
     it: else a few sites with a single component would own whichever component the others hardly use.
     """
+    guess = family.in_noise_units(before.theta, before.spread)
+    theta = family.in_noise_units(reply.params.theta, before.spread)
     n_components = guess.shape[1]
-    theta = jnp.where(jnp.isfinite(reply.params.theta), reply.params.theta, guess)
+    theta = jnp.where(jnp.isfinite(theta), theta, guess)
     weights = jnp.nan_to_num(reply.params.weights)
     say = jnp.broadcast_to(capped_rows(reply.n_rows)[:, None], (len(theta), n_components))
 
@@ -100,7 +109,9 @@ def next_guess(reply: StartReply, guess: Array) -> Params:
 
     moved = jax.vmap(one, in_axes=(1, 0))(theta, guess)
     middle = jnp.maximum(jnp.median(weights, axis=0), LEAST_SHARE / n_components)
-    return Params(middle / middle.sum(axis=1, keepdims=True), jnp.where(jnp.isfinite(moved), moved, guess))
+    found = family.from_noise_units(jnp.where(jnp.isfinite(moved), moved, guess), before.spread)
+    spread = None if reply.params.spread is None else jnp.median(reply.params.spread, axis=0)
+    return Params(middle / middle.sum(axis=1, keepdims=True), found, spread)
 
 
 def score(reply: StartReply) -> NumpyArray:

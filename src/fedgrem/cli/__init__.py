@@ -12,6 +12,7 @@ from fedgrem import __version__
 from fedgrem.cli.demo import demo
 from fedgrem.cli.fit import fit
 from fedgrem.cli.predict import predict
+from fedgrem.cli.report import report
 from fedgrem.cli.reproduce import reproduce
 from fedgrem.cli.screen import complain
 from fedgrem.cli.show import show
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, show, predict, reproduce):
+for command in (demo, fit, show, report, predict, reproduce):
     app.command()(command)
 
 

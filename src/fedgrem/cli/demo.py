@@ -83,7 +83,9 @@ def _fitted(simulation: Simulation, name: str, penalty: float, seed: int) -> Any
     from fedgrem.cli.screen import progress_bar, warnings_as_notices
 
     keep_compiled_programs()
-    model = FederatedGaussianMixture(n_components=simulation.theta.shape[1], penalty=penalty, random_state=seed)
+    model = FederatedGaussianMixture(
+        n_components=simulation.theta.shape[1], covariance="identity", penalty=penalty, random_state=seed
+    )
     with warnings_as_notices(), progress_bar(f"{name:8}", model.tol) as tell:
         return model.fit(simulation.rows, on_progress=tell)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,16 @@ from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
     from fedgrem.data.files import FileTable
+
+
+class Covariance(StrEnum):
+    """What is estimated of the spread within components."""
+
+    tied = "tied"
+    full = "full"
+    diag = "diag"
+    spherical = "spherical"
+    identity = "identity"
 
 
 def fit(
@@ -48,6 +59,10 @@ def fit(
     drop: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, separated by commas.")
     ] = None,
+    covariance: Annotated[
+        Covariance,
+        typer.Option(help="`tied`: one matrix for all components; `full`: one each; `identity`: the paper's unit one."),
+    ] = Covariance.tied,
     penalty: Annotated[
         float,
         typer.Option(
@@ -62,8 +77,9 @@ def fit(
 ) -> None:
     """Fit one mixture per site, pulled to a common center, and save it.
 
-    Components have unit covariance (or unit noise, with --target), so scale the columns first such that the spread
-    *within* a group is about 1. There is no intercept: with --target, add a column of ones if you need one.
+    Columns may have any units: covariances (or, with --target, the noise and an intercept) are estimated, and what is
+    shown is in the columns' own units. With `--covariance identity` nothing is: scale the columns first such that the
+    spread *within* a group is about 1.
 
     For example:
 
@@ -91,7 +107,9 @@ def fit(
         target,
         weight,
         {"n_components": components, "penalty": penalty, "max_rounds": max_rounds, "tol": tol, "n_init": n_init}
-        | {"random_state": seed},
+        | {"random_state": seed}
+        | ({"noise": "unit"} if target and covariance is Covariance.identity else {})
+        | ({} if target else {"covariance": covariance.value}),
     )
     save(model, out, Source(site, target))
 

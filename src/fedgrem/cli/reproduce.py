@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedgrem.cli.files import check_writable
+from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,18 @@ class Which(StrEnum):
     eta = "eta"
     theory = "theory"
     sizes = "sizes"
+    pen = "pen"
+    pen_small = "pen-small"
+    mnist = "mnist"
+    fashion = "fashion"
+
+
+class Embedding(StrEnum):
+    """How images are brought to ten dimensions."""
+
+    tsne = "tsne"
+    umap = "umap"
+    pca = "pca"
 
 
 class Start(StrEnum):
@@ -57,24 +70,36 @@ def reproduce(
     start: Annotated[
         Start, typer.Option(help="`shared`: one search for all methods; `paper`: EM at each site alone.")
     ] = Start.shared,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Where the files of a real data set are.", show_default="downloaded and cached"
+        ),
+    ] = None,
+    embedding: Annotated[
+        Embedding, typer.Option(help="How images are brought to ten dimensions, once; then it is cached.")
+    ] = Embedding.tsne,
 ) -> None:
-    """Run one of the paper's simulation studies and write its figures, tables and a page.
+    """Run one of the paper's studies and write its figures, tables and a page.
 
     `gmm` and `mor` are the two halves of the simulation figure, `eta` the tables over the step size, `theory` the rates
-    of the theorem, `sizes` unequal and many sites. Interrupt it whenever you like: the same command goes on where it
-    stopped, and does nothing twice.
+    of the theorem, `sizes` unequal and many sites. `pen`, `mnist` and `fashion` are the tables on real data,
+    `pen-small` has few rows per writer. Interrupt it whenever you like: the same command goes on where it stopped, and
+    does nothing twice.
 
     For example:
 
     * `fedgrem reproduce gmm --quick`
 
     * `fedgrem reproduce mor --seeds 20 --methods fedgrem,local-em,tgmm`
+
+    * `fedgrem reproduce pen --seeds 20 --data files/`
     """
     from rich.console import Console
 
     from fedgrem.cli.screen import notice
     from fedgrem.experiments.runner import missing_cells, read_rows, run_study
-    from fedgrem.experiments.specs import STUDIES
+    from fedgrem.experiments.specs import REAL, STUDIES
     from fedgrem.report.study import Run, duration, write_report
     from fedgrem.report.study_tables import tables
     from fedgrem.report.study_words import verdicts
@@ -86,7 +111,12 @@ def reproduce(
         plan = plan.with_seeds(seeds)
     if methods is not None:
         plan = plan.with_methods([name.strip() for name in methods.split(",") if name.strip()])
+    real = study.value in REAL
+    if real and start is Start.paper:
+        raise InputError("--start paper is for the simulations; studies on real data have one search for all methods.")
     name = study.value + ("-quick" if quick else "") + ("-paper-starts" if start is Start.paper else "")
+    if study in (Which.mnist, Which.fashion):
+        name += f"-{embedding.value}"
     folder = out or Path("results") / name
     check_writable(folder)
     command = _command()
@@ -94,14 +124,15 @@ def reproduce(
     workers = workers or os.cpu_count() or 1
     begin = time.monotonic()
     try:
-        with _compiled_programs_kept(), _bar(plan.title) as tell:
+        with _compiled_programs_kept(), _data_at(data, embedding), _bar(plan.title) as tell:
+            note = _prepared(study, embedding) if real else ""
             rows = run_study(plan, folder, workers=workers, on_progress=tell)
     except KeyboardInterrupt:
         done = len(plan.cells()) - len(missing_cells(plan, read_rows(folder)))
         notice(f"interrupted with {done} of {len(plan.cells())} cells done, kept in {folder}; to go on: {command}")
         raise typer.Exit(130) from None
     seconds = time.monotonic() - begin
-    written = write_report(plan, rows, folder, Run(command, seconds, workers, resumed))
+    written = write_report(plan, rows, folder, Run(command, seconds, workers, resumed, note))
     console = Console(highlight=False)
     console.print(_rich_table(tables(plan, rows)[0], console.width))
     console.print()
@@ -135,6 +166,34 @@ def _rich_table(table: Table, width: int) -> Any:
         cells = [row[0], *(cell.split(" (")[0] for cell in row[1:])] if narrow else row
         shown.add_row(*(f"[bold]{cell}[/]" if (i, j) in table.strong else cell for j, cell in enumerate(cells)))
     return shown
+
+
+@contextmanager
+def _data_at(folder: Path | None, embedding: Embedding) -> Iterator[None]:
+    """Workers read from their environment where the files are."""
+    from fedgrem.experiments.real import DATA, EMBEDDING
+    from fedgrem.experiments.runner import environment
+
+    wanted = {EMBEDDING: embedding.value}
+    if folder is not None:
+        wanted[DATA] = str(folder.resolve())
+    with environment(wanted):
+        yield
+
+
+def _prepared(study: Which, embedding: Embedding) -> str:
+    """Have the data set, and its embedding, ready before workers start; returns what the page is to say of it."""
+    from fedgrem.experiments.real import embedding_of, load
+    from fedgrem.kernels.precision import precision
+    from fedgrem.report.study import duration
+
+    data = load("pen" if study is Which.pen_small else study.value)
+    if data.sites is not None:
+        return ""
+    with precision("float64"):
+        found = embedding_of(data, embedding.value)
+    versions = ", ".join(f"{name} {version}" for name, version in found.made.get("versions", {}).items())
+    return f"Images were embedded by {embedding.value} ({versions}) in {duration(found.seconds)}, with seed 0."
 
 
 @contextmanager

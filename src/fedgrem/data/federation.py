@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +40,15 @@ class Site:
         columns: Any = np.ascontiguousarray(rows.T)
         padded_target: Any = target[padded].astype(dtype)
         return SiteData(columns, padded_target, weight, rows)
+
+
+class Units(NamedTuple):
+    """The location and scale in which a federation is fitted."""
+
+    location: NumpyArray
+    """(p,), or (p + 1,) with that of the response last."""
+    scale: NumpyArray
+    """The same, positive."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,19 @@ class Federation:
             np.concatenate([site.row_weight for site in self.sites]),
         )
         return Federation((pot,), self.columns)
+
+    def in_units(self, units: Units, *, intercept: bool = False) -> "Federation":
+        """The same rows in other units, the response of a regression last; a column of ones is added on demand."""
+        width = self.n_features
+        location, scale = units.location[:width], units.scale[:width]
+        sites = []
+        for site in self.sites:
+            rows = (site.rows - location) / scale
+            if intercept:
+                rows = np.column_stack([rows, np.ones(len(rows))])
+            target = None if site.target is None else (site.target - units.location[-1]) / units.scale[-1]
+            sites.append(Site(site.name, rows, target, site.row_weight))
+        return Federation(tuple(sites), (*self.columns, "intercept") if intercept else self.columns)
 
     def check_columns(self, *, constant_allowed: bool) -> None:
         """Refuse a column that says nothing at any site: all zeros, or one value where no intercept can be meant."""

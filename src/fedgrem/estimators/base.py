@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
@@ -16,12 +17,12 @@ from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.registry import ALGORITHMS, ALONE, build_algorithm, steady_penalty
 from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import StartPlan
-from fedgrem.data.federation import Federation
+from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values, is_frame, split_like
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start
-from fedgrem.estimators.scoring import row_scores
+from fedgrem.estimators.scoring import FittedParams, row_scores
 from fedgrem.families.base import Family
 from fedgrem.kernels.precision import numpy_dtype, precision
 from fedgrem.types import FitResult, NumpyArray, Params
@@ -82,13 +83,19 @@ class BaseFederatedMixture(BaseEstimator):
         with precision(self.dtype):
             self._check_family(family, federation.n_features)
             algorithm = self._build_algorithm(family)
-            plan = self._plan(federation, family)
-            engine = InProcess(algorithm, federation, plan.start, dtype=numpy_dtype(self.dtype))
+            units, scaled = self._standardize(federation)
+            plan = self._plan(scaled, family, units)
+            engine = InProcess(algorithm, scaled, plan.start, dtype=numpy_dtype(self.dtype))
             result = run(algorithm, engine, plan, on_progress)
-        self.site_names_ = table.labels
-        self._expose(result)
+            self.site_names_ = table.labels
+            self._expose(result)
+            self._expose_theta(result, units)
         self._warn(result)
         return self
+
+    def _standardize(self, federation: Federation) -> tuple[Units | None, Federation]:
+        """The units in which the fit is to run, and the rows in them; None leaves them as they are."""
+        return None, federation
 
     def _check_parameters(self) -> None:
         check_count("n_components", self.n_components, least=1)
@@ -135,26 +142,30 @@ class BaseFederatedMixture(BaseEstimator):
         return table, federation
 
     def _build_algorithm(self, family: Family) -> Algorithm:
-        return build_algorithm(
-            self.algorithm,
-            family,
-            penalty=float(self.penalty),
-            penalty_decay=float(self.penalty_decay),
-            step_size=float(self.step_size),
-            step_weights=self.step_weights,
-            penalty_scaling=self.penalty_scaling,
-            center_solver=self.center_solver,
-            center_sweeps=self.center_sweeps,
-        )
+        return build_algorithm(self.algorithm, family, **self._options())
 
-    def _plan(self, federation: Federation, family: Family) -> Plan:
+    def _options(self) -> dict[str, Any]:
+        """What an algorithm may want to know."""
+        return {
+            "penalty": float(self.penalty),
+            "penalty_decay": float(self.penalty_decay),
+            "step_size": float(self.step_size),
+            "step_weights": self.step_weights,
+            "penalty_scaling": self.penalty_scaling,
+            "center_solver": self.center_solver,
+            "center_sweeps": self.center_sweeps,
+        }
+
+    def _plan(self, federation: Federation, family: Family, units: Units | None) -> Plan:
         n_sites, n_parameters = len(federation.sites), family.n_parameters(federation.n_features)
         given = check_start(
             self.weights_init,
             getattr(self, f"{self._theta_name}_init"),
             ("weights_init", f"{self._theta_name}_init"),
-            (n_sites, self.n_components, n_parameters),
+            (n_sites, self.n_components, self._n_given(n_parameters)),
         )
+        if given is not None:
+            given = given[0], self._theta_in_units(given[1], units)
         alone = self.algorithm in ALONE
         return Plan(
             start=StartPlan(
@@ -168,20 +179,32 @@ class BaseFederatedMixture(BaseEstimator):
             start_penalty=0.0 if alone else steady_penalty(self.penalty, self.penalty_decay, n_parameters, n_sites),
         )
 
+    def _n_given(self, n_parameters: int) -> int:
+        """How many of a component's parameters a user gives as a start."""
+        return n_parameters
+
+    def _theta_in_units(self, theta: NumpyArray, units: Units | None) -> NumpyArray:
+        """A start ``(K, R, q)`` as the user gave it, in the units of the fit."""
+        return theta
+
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _expose(self, result: FitResult) -> None:
-        self.weights_ = result.weights
+    def _expose_theta(self, result: FitResult, units: Units | None) -> None:
+        """Component parameters in the units of the rows; the center's are ``center_``."""
         setattr(self, f"{self._theta_name}_", result.theta)
         self.center_ = result.center
+
+    def _expose(self, result: FitResult) -> None:
+        self.weights_ = result.weights
         middle = np.median(result.weights, axis=0)
         self.center_weights_ = middle / middle.sum()
-        self.site_distance_ = np.linalg.norm(result.theta - result.center, axis=-1)
+        self.site_distance_ = result.distance
         self.at_center_ = self.site_distance_ == 0.0
         self.n_rows_ = result.n_rows
+        self.vanished_ = result.weights * result.n_rows[:, None] < 1.0
         self.n_rounds_ = result.n_rounds
         self.converged_ = result.converged
         self.unsettled_sites_ = np.array(result.unsettled, dtype=str)
@@ -213,34 +236,40 @@ class BaseFederatedMixture(BaseEstimator):
         check_is_fitted(self)
         return {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
 
-    def _theta(self) -> NumpyArray:
-        theta: NumpyArray = getattr(self, f"{self._theta_name}_")
-        return theta
+    def _fitted_family(self) -> Family:
+        """What a component of the fit is, in the units of the rows."""
+        return self._family()
 
-    def _site_params(self, label: Any) -> tuple[NumpyArray, NumpyArray] | None:
-        """Weights and theta of a site by its label, or None if it was not fitted."""
+    def _params_of(self, k: int | None) -> FittedParams:
+        """One site's mixture, or the center's, in the units of the rows."""
+        if k is None:
+            return FittedParams(self.center_weights_, self.center_, None)
+        return FittedParams(self.weights_[k], getattr(self, f"{self._theta_name}_")[k], None)
+
+    def _site_params(self, label: Any) -> FittedParams | None:
+        """The mixture of a site by its label, or None if it was not fitted."""
         names = [str(name) for name in self.site_names_]
-        if str(label) not in names:
-            return None
-        k = names.index(str(label))
-        return self.weights_[k], self._theta()[k]
+        return self._params_of(names.index(str(label))) if str(label) in names else None
 
-    def _params_to_draw_from(self, site: Any) -> tuple[NumpyArray, NumpyArray]:
+    def _params_to_draw_from(self, site: Any) -> FittedParams:
+        return self._params_of(self._index_to_draw_from(site))
+
+    def _index_to_draw_from(self, site: Any) -> int | None:
+        """The place of a site, or None for the center; without a site, the only one or the center."""
         check_is_fitted(self)
+        names = [str(name) for name in self.site_names_]
         if site is None:
-            alone = len(self.site_names_) == 1
-            return (self.weights_[0], self._theta()[0]) if alone else (self.center_weights_, self.center_)
-        params = self._site_params(site)
-        if params is None:
-            raise InputError(f"site {site!r} was not fitted; the sites are {[str(n) for n in self.site_names_]}.")
-        return params
+            return 0 if len(names) == 1 else None
+        if str(site) not in names:
+            raise InputError(f"site {site!r} was not fitted; the sites are {names}.")
+        return names.index(str(site))
 
-    def _params_for(self, table: Table, sites_given: bool) -> list[tuple[NumpyArray, NumpyArray]]:
+    def _params_for(self, table: Table, sites_given: bool) -> list[FittedParams]:
         """Parameters for each site of a table; the center, and a warning, for those that were not fitted."""
-        center = (self.center_weights_, self.center_)
+        center = self._params_of(None)
         if not sites_given and table.kind == "table":
             if len(self.site_names_) == 1:
-                return [(self.weights_[0], self._theta()[0])]
+                return [self._params_of(0)]
             warnings.warn(
                 f"no sites were given, but the model was fitted on {len(self.site_names_)}; the common center is used. "
                 "Pass sites= to use each site's own mixture.",
@@ -264,24 +293,29 @@ class BaseFederatedMixture(BaseEstimator):
         check_is_fitted(self)
         table = self._table_to_predict(X, sites)
         rows = validate_data(self, table.rows, reset=False, dtype=np.float64)
-        family = self._family()
+        rows = self._design(rows)
+        family = self._fitted_family()
         target = gather_values("y", y, table)
         params = self._params_for(table, sites is not None)
         n_components = self.weights_.shape[1]
         posterior, log_likelihood = np.empty((len(rows), n_components)), np.empty(len(rows))
         expected = np.zeros(len(rows))
         with precision(self.dtype):
-            for k, (weights, theta) in enumerate(params):
+            for k, fitted in enumerate(params):
                 mine = table.site_of_row == k
                 if not mine.any():
                     continue
                 here = None if target is None else np.asarray(target, dtype=float)[mine]
                 posterior[mine], log_likelihood[mine] = row_scores(
-                    family, rows[mine], here, weights, theta, numpy_dtype(self.dtype)
+                    family, rows[mine], here, fitted, numpy_dtype(self.dtype)
                 )
                 if family.has_target:
-                    expected[mine] = rows[mine] @ (weights @ theta)
+                    expected[mine] = rows[mine] @ (fitted.weights @ fitted.theta)
         return table, posterior, log_likelihood, expected
+
+    def _design(self, rows: NumpyArray) -> NumpyArray:
+        """Rows as the family sees them."""
+        return rows
 
     def _table_to_predict(self, X: Any, sites: Any) -> Table:
         """As in fit, but one scalar may also name the site of all rows."""
@@ -295,3 +329,19 @@ class BaseFederatedMixture(BaseEstimator):
         """Log-likelihood of every row under its site's mixture, ``(N,)``."""
         table, _, log_likelihood, _ = self._score_rows(X, y, sites)
         return split_like(log_likelihood, table)
+
+    def report(
+        self, path: str | Path, X: Any = None, y: Any = None, *, sites: Any = None, show_rows: int = 0, seed: int = 0
+    ) -> Path:
+        """Write one HTML page about this fit, for people who do not read code; returns its path.
+
+        Parameters
+        ----------
+        path : of the page, ``.html``.
+        X, y, sites : rows, as in ``fit``; with them the page also tells what each site gained over fitting alone.
+        show_rows : how many rows to draw; 0 for none, because rows are private.
+        seed : of the rows held back and of those drawn.
+        """
+        from fedgrem.report.model import write_model_report  # the one door upwards, open only while it is used
+
+        return write_model_report(self, path, X, y, sites=sites, show_rows=show_rows, seed=seed)

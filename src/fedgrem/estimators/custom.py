@@ -118,7 +118,7 @@ class FederatedMixture(FederatedDensity):
         n_samples : how many rows.
         site : a fitted site; None draws from the common center (or from the only site).
         """
-        weights, params = self._params_to_draw_from(site)
+        weights, params, _ = self._params_to_draw_from(site)
         check_count("n_samples", n_samples, least=1)
         if self.draw_row is None:
             raise InputError(

@@ -2,23 +2,43 @@
 
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
 from sklearn.utils import check_random_state
 
+from fedgrem.data.federation import Federation, Units
+from fedgrem.data.units import common_units, summarize_site
+from fedgrem.errors import InputError
 from fedgrem.estimators.density import FederatedDensity
-from fedgrem.estimators.parameters import check_count
+from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_switch
+from fedgrem.estimators.scoring import FittedParams
 from fedgrem.families.base import Family
-from fedgrem.families.gaussian import Gaussian
-from fedgrem.types import NumpyArray
+from fedgrem.families.gaussian import COVARIANCES, Gaussian
+from fedgrem.kernels.spread import to_covariance
+from fedgrem.types import FitResult, NumpyArray
 
 
 class FederatedGaussianMixture(FederatedDensity):
-    """One Gaussian mixture per site, with unit covariance, shrunk to a common center.
+    """One Gaussian mixture per site, shrunk to a common center.
+
+    Columns may have any units: they are standardized by what the sites' summaries have in common, distances count in
+    units of the estimated noise, and all that is reported is in the columns' own units. ``covariance="identity"`` is
+    the paper's setting: unit covariances in the units of the rows, and nothing standardized.
 
     Parameters
     ----------
     n_components : int, default=1
         R, the same at every site.
+    covariance : {"tied", "full", "diag", "spherical", "identity"}, default="tied"
+        One matrix for all components of a site; one for each; variances only, per column or one for all; or none.
+        Covariances are shrunk to a common one like the means, each site's as a whole.
+    covariance_penalty : float, default=None
+        C for the covariances; None takes ``penalty``.
+    standardize : bool or "auto", default="auto"
+        Fit in columns centered and scaled by the medians of the sites' means and deviations; "auto" does, except with
+        ``covariance="identity"``.
+    reg_covar : float, default=1e-6
+        Added to every variance, in the units of the fit, so that no covariance is singular.
     algorithm : str, default="fedgrem"
         How the sites work together.
     penalty : float, default=2.0
@@ -73,6 +93,10 @@ class FederatedGaussianMixture(FederatedDensity):
         self,
         n_components: int = 1,
         *,
+        covariance: str = "tied",
+        covariance_penalty: float | None = None,
+        standardize: bool | str = "auto",
+        reg_covar: float = 1e-6,
         algorithm: str = "fedgrem",
         penalty: float = 2.0,
         penalty_decay: float = 0.1,
@@ -94,7 +118,83 @@ class FederatedGaussianMixture(FederatedDensity):
         self._store(locals())
 
     def _family(self) -> Family:
-        return Gaussian()
+        return Gaussian(self.covariance, float(self.reg_covar))
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("covariance", self.covariance, COVARIANCES)
+        check_number("reg_covar", self.reg_covar, least=0.0)
+        if self.covariance_penalty is not None:
+            check_number("covariance_penalty", self.covariance_penalty, least=0.0)
+        check_switch("standardize", self.standardize)
+        if self.covariance == "identity" and self.standardize is True:
+            raise InputError(
+                "standardize=True does not go with covariance='identity', which fixes the covariance in the columns' "
+                "own units; use covariance='spherical', or standardize=False."
+            )
+
+    def _options(self) -> dict[str, Any]:
+        penalty = self.covariance_penalty
+        return super()._options() | {"covariance_penalty": None if penalty is None else float(penalty)}
+
+    # -- units: the fit is standardized, what is reported is not
+
+    def _standardize(self, federation: Federation) -> tuple[Units | None, Federation]:
+        wanted = self.covariance != "identity" if self.standardize == "auto" else self.standardize
+        if not wanted:
+            return None, federation
+        units = common_units([summarize_site(site) for site in federation.sites])
+        return units, federation.in_units(units)
+
+    def _theta_in_units(self, theta: NumpyArray, units: Units | None) -> NumpyArray:
+        return theta if units is None else (theta - units.location) / units.scale
+
+    def _expose_theta(self, result: FitResult, units: Units | None) -> None:
+        if units is None:
+            units = Units(np.zeros(result.theta.shape[-1]), np.ones(result.theta.shape[-1]))
+        else:
+            self.location_, self.scale_ = units
+        self.means_ = result.theta * units.scale + units.location
+        self.center_ = result.center * units.scale + units.location
+        self.history_["log_likelihood"] = self.history_["log_likelihood"] - np.log(units.scale).sum() * result.n_rows
+        if result.spread is not None and result.center_spread is not None:
+            self.covariances_ = self._covariances(result.spread, units)
+            self.center_covariances_ = self._covariances(result.center_spread, units)
+
+    def _covariances(self, spread: NumpyArray, units: Units) -> NumpyArray:
+        """Matrices ``(..., C, p, p)`` in the columns' own units."""
+        matrices = np.asarray(to_covariance(self.covariance, jnp.asarray(spread), len(units.scale)))
+        return np.asarray(matrices * units.scale[:, None] * units.scale)
+
+    def _fitted_family(self) -> Family:
+        # What is spherical in standardized columns has a variance per column in their own units.
+        return Gaussian("diag" if self.covariance == "spherical" else self.covariance, float(self.reg_covar))
+
+    def _params_of(self, k: int | None) -> FittedParams:
+        if self.covariance == "identity":
+            return super()._params_of(k)
+        weights, means = (self.center_weights_, self.center_) if k is None else (self.weights_[k], self.means_[k])
+        return FittedParams(weights, means, self._spread(self._covariances_of(k)))
+
+    def _covariances_of(self, k: int | None) -> NumpyArray:
+        """Of one site or of the center, ``(C, p, p)``."""
+        if self.covariance == "identity":
+            return np.eye(self.center_.shape[1])[None]
+        covariances: NumpyArray = self.center_covariances_ if k is None else self.covariances_[k]
+        return covariances
+
+    def _spread(self, covariances: NumpyArray) -> NumpyArray:
+        family = self._fitted_family()
+        assert isinstance(family, Gaussian)
+        # NumPy: a factor of what was fitted, in whatever precision JAX is in.
+        if family.covariance == "diag":
+            return np.asarray(0.5 * np.log(np.diagonal(covariances, axis1=1, axis2=2)))
+        factor = np.linalg.cholesky(covariances)
+        rows, columns = np.tril_indices(factor.shape[-1])
+        packed = factor[:, rows, columns]
+        on_diagonal = rows == columns
+        packed[:, on_diagonal] = np.log(packed[:, on_diagonal])
+        return np.asarray(packed)
 
     def sample(self, n_samples: int = 1, *, site: Any = None) -> tuple[NumpyArray, NumpyArray]:
         """Draw rows ``(n, p)`` and their components ``(n,)`` from one site's mixture, or from the center.
@@ -104,8 +204,12 @@ class FederatedGaussianMixture(FederatedDensity):
         n_samples : how many rows.
         site : a fitted site; None draws from the common center (or from the only site).
         """
-        weights, means = self._params_to_draw_from(site)
+        weights, means, _ = self._params_to_draw_from(site)
         check_count("n_samples", n_samples, least=1)
         generator = check_random_state(self.random_state)
         labels = generator.choice(len(weights), size=n_samples, p=weights / weights.sum())
-        return means[labels] + generator.normal(size=(n_samples, means.shape[1])), np.asarray(labels)
+        noise = generator.normal(size=(n_samples, means.shape[1]))
+        if self.covariance != "identity":
+            factors = np.linalg.cholesky(self._covariances_of(self._index_to_draw_from(site)))
+            noise = np.einsum("npq,nq->np", factors[labels if len(factors) > 1 else np.zeros_like(labels)], noise)
+        return means[labels] + noise, np.asarray(labels)

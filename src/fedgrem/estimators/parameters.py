@@ -37,6 +37,12 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> Any:
     return value
 
 
+def check_switch(name: str, value: Any) -> None:
+    """True, False or "auto"."""
+    if not (isinstance(value, bool | np.bool_) or value == "auto"):
+        raise InputError(f"{name} must be True, False or 'auto', got {value!r}.")
+
+
 def check_start(
     weights: Any, theta: Any, names: tuple[str, str], shape: tuple[int, int, int]
 ) -> tuple[NumpyArray, NumpyArray] | None:

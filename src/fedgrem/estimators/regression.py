@@ -9,23 +9,42 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 
 from fedgrem.algorithms.plan import Progress
+from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import gather_values, split_like
+from fedgrem.data.units import common_units, summarize_site
+from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.parameters import check_choice, check_number, check_switch
+from fedgrem.estimators.scoring import FittedParams
 from fedgrem.families.base import Family
-from fedgrem.families.regression import LinearRegression
-from fedgrem.types import NumpyArray
+from fedgrem.families.regression import NOISES, LinearRegression
+from fedgrem.types import FitResult, NumpyArray
 
 
 class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
-    """One mixture of linear regressions per site, with unit noise, shrunk to a common center.
+    """One mixture of linear regressions per site, shrunk to a common center.
 
-    There is no intercept: add a column of ones if the model needs one. Covariates may be on any scale, the step adapts
-    to their curvature; the penalty acts on the coefficients as they are.
+    Covariates and response may have any units: they are standardized by what the sites' summaries have in common, the
+    penalty acts in units of the estimated noise, and all that is reported is in their own units. ``noise="unit"`` is
+    the paper's setting: unit noise in the units of the response, no intercept, and nothing standardized.
 
     Parameters
     ----------
     n_components : int, default=1
         R, the same at every site.
+    noise : {"shared", "component", "unit"}, default="shared"
+        One noise variance for all components of a site, one for each, or the known 1. Estimated ones are shrunk to a
+        common one like the coefficients.
+    fit_intercept : bool or "auto", default="auto"
+        "auto" does, except with ``noise="unit"``.
+    standardize : bool or "auto", default="auto"
+        Fit with covariates and response centered (where there is an intercept) and scaled by the medians of the sites'
+        means and deviations; "auto" does, except with ``noise="unit"``.
+    ridge : float, default=1e-6
+        Of the starts and of the exact steps of some rivals, relative to the covariates' mean square: it only matters
+        where a component holds too few rows.
+    covariance_penalty : float, default=None
+        C for the noise; None takes ``penalty``.
     weights_init : array of shape (K, R), optional
     coef_init : array of shape (K, R, p), optional
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
@@ -36,8 +55,9 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     Attributes
     ----------
     site_names_ : (K,)
-    weights_, coef_ : (K, R), (K, R, p)
+    weights_, coef_, intercept_, noise_ : (K, R), (K, R, p), (K, R), (K, R) standard deviations
     center_, center_weights_ : (R, p) the common center, and the median weights that go with it, (R,)
+    center_intercept_, center_noise_ : (R,)
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
@@ -57,6 +77,11 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         self,
         n_components: int = 1,
         *,
+        noise: str = "shared",
+        fit_intercept: bool | str = "auto",
+        standardize: bool | str = "auto",
+        ridge: float = 1e-6,
+        covariance_penalty: float | None = None,
         algorithm: str = "fedgrem",
         penalty: float = 2.0,
         penalty_decay: float = 0.1,
@@ -78,7 +103,88 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         self._store(locals())
 
     def _family(self) -> Family:
-        return LinearRegression()
+        return LinearRegression(ridge=float(self.ridge), noise=self.noise)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("noise", self.noise, NOISES)
+        check_number("ridge", self.ridge, least=0.0)
+        if self.covariance_penalty is not None:
+            check_number("covariance_penalty", self.covariance_penalty, least=0.0)
+        check_switch("fit_intercept", self.fit_intercept)
+        check_switch("standardize", self.standardize)
+        if self.noise == "unit" and self.standardize is True:
+            raise InputError(
+                "standardize=True does not go with noise='unit', which fixes the noise in the response's own units; "
+                "use noise='shared', or standardize=False."
+            )
+
+    def _options(self) -> dict[str, Any]:
+        penalty = self.covariance_penalty
+        return super()._options() | {"covariance_penalty": None if penalty is None else float(penalty)}
+
+    # -- units: the fit is standardized, what is reported is not
+
+    def _has_intercept(self) -> bool:
+        return self.noise != "unit" if self.fit_intercept == "auto" else bool(self.fit_intercept)
+
+    def _standardize(self, federation: Federation) -> tuple[Units | None, Federation]:
+        wanted = self.noise != "unit" if self.standardize == "auto" else self.standardize
+        width = federation.n_features + 1
+        units = Units(np.zeros(width), np.ones(width))
+        if wanted:
+            units = common_units([summarize_site(site) for site in federation.sites])
+            if not self._has_intercept():  # nothing may be moved where a line goes through the origin
+                units = units._replace(location=np.zeros(width))
+        if not wanted and not self._has_intercept():
+            return None, federation
+        return units, federation.in_units(units, intercept=self._has_intercept())
+
+    def _n_given(self, n_parameters: int) -> int:
+        return n_parameters - 1 if self._has_intercept() else n_parameters
+
+    def _theta_in_units(self, theta: NumpyArray, units: Units | None) -> NumpyArray:
+        if units is None:
+            return theta
+        scaled = theta * units.scale[:-1] / units.scale[-1]
+        # A line through the middle of the rows, in the units of the fit.
+        return np.concatenate([scaled, np.zeros((*theta.shape[:2], 1))], axis=2) if self._has_intercept() else scaled
+
+    def _expose_theta(self, result: FitResult, units: Units | None) -> None:
+        n_features = result.theta.shape[-1] - self._has_intercept()
+        if units is None:
+            units = Units(np.zeros(n_features + 1), np.ones(n_features + 1))
+        elif self.standardize is not False:
+            self.location_, self.scale_ = units
+        self.coef_, self.intercept_ = self._out_of_units(result.theta, units)
+        self.center_, self.center_intercept_ = self._out_of_units(result.center, units)
+        self.history_["log_likelihood"] = self.history_["log_likelihood"] - np.log(units.scale[-1]) * result.n_rows
+        self.noise_ = np.ones(self.weights_.shape)
+        self.center_noise_ = np.ones(self.weights_.shape[1])
+        if result.spread is not None and result.center_spread is not None:
+            self.noise_ = self.noise_ * np.exp(result.spread[..., 0]) * units.scale[-1]
+            self.center_noise_ = self.center_noise_ * np.exp(result.center_spread[..., 0]) * units.scale[-1]
+
+    def _out_of_units(self, theta: NumpyArray, units: Units) -> tuple[NumpyArray, NumpyArray]:
+        """Coefficients ``(..., p)`` and intercepts ``(...)`` in the units of the rows."""
+        if not self._has_intercept():
+            coef = theta * units.scale[-1] / units.scale[:-1]
+            return coef, np.zeros(theta.shape[:-1])
+        coef = theta[..., :-1] * units.scale[-1] / units.scale[:-1]
+        return coef, units.location[-1] + units.scale[-1] * theta[..., -1] - coef @ units.location[:-1]
+
+    def _design(self, rows: NumpyArray) -> NumpyArray:
+        return np.column_stack([rows, np.ones(len(rows))]) if self._has_intercept() else rows
+
+    def _params_of(self, k: int | None) -> FittedParams:
+        if k is None:
+            weights, coef, level, noise = (
+                self.center_weights_, self.center_, self.center_intercept_, self.center_noise_
+            )  # fmt: skip
+        else:
+            weights, coef, level, noise = self.weights_[k], self.coef_[k], self.intercept_[k], self.noise_[k]
+        theta = np.column_stack([coef, level]) if self._has_intercept() else coef
+        return FittedParams(weights, theta, None if self.noise == "unit" else np.log(noise)[:, None])
 
     def fit(
         self,
@@ -124,8 +230,10 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
 
     def sample(self, X: Any, *, site: Any = None) -> tuple[NumpyArray, NumpyArray]:
         """Draw a response and a component for every row of covariates, from one site's mixture or from the center."""
-        weights, coef = self._params_to_draw_from(site)
-        rows = np.asarray(X, dtype=float)
+        weights, theta, spread = self._params_to_draw_from(site)
+        rows = self._design(np.asarray(X, dtype=float))
         generator = check_random_state(self.random_state)
         labels = generator.choice(len(weights), size=len(rows), p=weights / weights.sum())
-        return (rows * coef[labels]).sum(axis=1) + generator.normal(size=len(rows)), np.asarray(labels)
+        noise = np.ones(len(weights)) if spread is None else np.exp(spread[:, 0])
+        response = (rows * theta[labels]).sum(axis=1) + noise[labels] * generator.normal(size=len(rows))
+        return response, np.asarray(labels)

@@ -1,6 +1,7 @@
 """Posterior and log-likelihood of rows under a fitted mixture, compiled once per size class."""
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +12,27 @@ from fedgrem.kernels.responsibilities import row_posterior
 from fedgrem.types import Array, NumpyArray, SiteData
 
 
+class FittedParams(NamedTuple):
+    """One mixture, as NumPy arrays in the units of the rows."""
+
+    weights: NumpyArray
+    """(R,)"""
+    theta: NumpyArray
+    """(R, q)"""
+    spread: NumpyArray | None
+    """(C, s)"""
+
+
 @partial(jax.jit, static_argnames=("family",))
-def _scores(family: Family, data: SiteData, weights: Array, theta: Array) -> tuple[Array, Array]:
-    return row_posterior(family.log_density(data, theta), weights)
+def _scores(family: Family, data: SiteData, weights: Array, theta: Array, spread: Array | None) -> tuple[Array, Array]:
+    return row_posterior(family.log_density(data, theta, spread), weights)
 
 
 def row_scores(
     family: Family,
     rows: NumpyArray,
     target: NumpyArray | None,
-    weights: NumpyArray,
-    theta: NumpyArray,
+    params: FittedParams,
     dtype: type,
 ) -> tuple[NumpyArray, NumpyArray]:
     """Posterior ``(n, R)`` and log-likelihood ``(n,)`` of rows ``(n, p)`` under one mixture.
@@ -29,6 +40,7 @@ def row_scores(
     A regression without a target says nothing about components: its posterior is the weights.
     """
     n, p = rows.shape
+    weights, theta, spread = params
     if family.has_target and target is None:
         return np.tile(weights, (n, 1)), np.full(n, np.nan)
     size = 1 << max(6, (n - 1).bit_length())
@@ -37,5 +49,11 @@ def row_scores(
     if target is not None:
         response[:n] = target
     data = SiteData(jnp.asarray(columns), jnp.asarray(response), jnp.ones(size, dtype))
-    share, log_likelihood = _scores(family, data, jnp.asarray(weights, dtype), jnp.asarray(theta, dtype))
+    share, log_likelihood = _scores(
+        family,
+        data,
+        jnp.asarray(weights, dtype),
+        jnp.asarray(theta, dtype),
+        None if spread is None else jnp.asarray(spread, dtype),
+    )
     return np.array(share.T[:n], dtype=float), np.array(log_likelihood[:n], dtype=float)

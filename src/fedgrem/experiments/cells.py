@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -52,14 +53,16 @@ class _Starts:
             pot = self._federation.merged() if in_one_pot else self._federation
             params = paper_starts(family, pot, self._plan.start, self._seed)
             n_sites = len(self._federation.sites)
-            return Params(*(jnp.broadcast_to(leaf, (n_sites, *leaf.shape[1:])) for leaf in params))
+            everyone: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n_sites, *leaf.shape[1:])), params)
+            return everyone
         algorithm = build_algorithm("pooled-em" if in_one_pot else "fedgrem", family)
         engine = InProcess(algorithm, self._federation, self._plan.start)
-        return find_starts(engine, self._plan, family.start_tracks).params
+        return find_starts(engine, self._plan, family).params
 
 
 def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
     """One row per method: errors, rounds, time. All methods see the same rows and start from the same values."""
+    assert setting.model == "gmm" or setting.model == "mor"
     simulation = simulate(setting.model, seed=seed, **setting.simulation)
     federation = Federation.from_sites(
         list(simulation.rows),

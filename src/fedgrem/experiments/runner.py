@@ -177,9 +177,11 @@ def _played(cells: list[Cell], workers: int) -> Iterator[list[dict[str, Any]]]:
 
 
 def _play(cell: Cell) -> list[dict[str, Any]]:
-    from fedgrem.experiments.cells import play_cell  # a worker's first import of JAX, after its threads are limited
+    # A worker's first import of JAX, after its threads are limited.
+    from fedgrem.experiments.cells import FAMILIES, play_cell
+    from fedgrem.experiments.real import play_real_cell
 
-    return play_cell(*cell)
+    return play_cell(*cell) if cell.setting.model in FAMILIES else play_real_cell(*cell)
 
 
 def _begin_worker() -> None:

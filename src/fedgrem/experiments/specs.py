@@ -23,14 +23,14 @@ class Method:
 
 @dataclass(frozen=True)
 class Setting:
-    """One simulation, where it stands in a figure, and where its methods begin."""
+    """One simulation, or one way to use a data set; where it stands in a figure, and where its methods begin."""
 
     name: str
-    model: Literal["gmm", "mor"]
+    model: Literal["gmm", "mor", "pen", "mnist", "fashion"]
     x: float
     """The place on the horizontal axis."""
     simulation: dict[str, Any] = field(default_factory=dict)
-    """Arguments of :func:`fedgrem.data.simulate.simulate`."""
+    """Arguments of :func:`fedgrem.data.simulate.simulate`, or of :func:`fedgrem.experiments.real.split_and_spoil`."""
     panel: str = "h"
     """What varies along the axis."""
     start: Literal["shared", "paper", "poor"] = "shared"
@@ -148,5 +148,62 @@ def sizes(quick: bool = False) -> Study:
     return Study("sizes", title, settings[:2] if quick else settings, methods, _seeds(3 if quick else 20))
 
 
-STUDIES: dict[str, Callable[[bool], Study]] = {"gmm": gmm, "mor": mor, "eta": eta, "theory": theory, "sizes": sizes}
+WAYS = ("far", "permuted", "clump")
+"""How a site is contaminated, see :func:`fedgrem.experiments.real.split_and_spoil`; the paper does not say how."""
+
+
+def _contaminated(
+    model: Literal["pen", "mnist", "fashion"], counts: dict[float, int], quick: bool
+) -> tuple[Setting, ...]:
+    """Nobody, then so many sites in every way; the percentages are the paper's."""
+    chosen = list(counts.items())[-1:] if quick else list(counts.items())
+    spoiled = (
+        Setting(f"{percent:g}% {way}", model, percent, {"contaminated": count, "way": way}, way)
+        for way in WAYS
+        for percent, count in chosen
+    )
+    return (Setting("0%", model, 0.0, {}, "none"), *spoiled)
+
+
+def pen(quick: bool = False) -> Study:
+    """The paper's table on Pen digits: 44 writers, some of them contaminated."""
+    settings = _contaminated("pen", {6.8: 3, 13.6: 6, 20.5: 9}, quick)
+    return Study("pen", "Pen digits", settings, _all_methods(), _seeds(2 if quick else 200))
+
+
+def pen_small(quick: bool = False) -> Study:
+    """Past the paper: few rows per writer, where working together should help most."""
+    settings = tuple(
+        Setting(f"{n} rows", "pen", float(n), {"n_train": n}, "n_train")
+        for n in ((60,) if quick else (40, 60, 100, 200))
+    )
+    methods = (Method("fedgrem", "fedgrem"), Method("local-em", "local-em"))
+    return Study("pen-small", "Pen digits, few rows per writer", settings, methods, _seeds(4 if quick else 200))
+
+
+def mnist(quick: bool = False) -> Study:
+    """The paper's table on MNIST: 70,000 embedded images over 100 random sites."""
+    settings = _contaminated("mnist", {8.0: 8, 16.0: 16, 24.0: 24}, quick)
+    return Study("mnist", "MNIST, embedded", settings, _all_methods(), _seeds(2 if quick else 200))
+
+
+def fashion(quick: bool = False) -> Study:
+    """The paper's table on Fashion-MNIST, likewise."""
+    settings = _contaminated("fashion", {8.0: 8, 16.0: 16, 24.0: 24}, quick)
+    return Study("fashion", "Fashion-MNIST, embedded", settings, _all_methods(), _seeds(2 if quick else 200))
+
+
+STUDIES: dict[str, Callable[[bool], Study]] = {
+    "gmm": gmm,
+    "mor": mor,
+    "eta": eta,
+    "theory": theory,
+    "sizes": sizes,
+    "pen": pen,
+    "pen-small": pen_small,
+    "mnist": mnist,
+    "fashion": fashion,
+}
 """name -> study, full or quick."""
+REAL = ("pen", "pen-small", "mnist", "fashion")
+"""Studies on real data."""

@@ -40,7 +40,7 @@ def paper_starts(family: Family, federation: Federation, plan: StartPlan, seed: 
         first = last
     back = jnp.argsort(order)
     params = Params(*(jnp.concatenate(leaves)[back] for leaves in zip(*found, strict=True)))
-    return align(params, plan, seed)
+    return align(family, params, plan, seed)
 
 
 @partial(jax.jit, static_argnames=("family", "plan"))

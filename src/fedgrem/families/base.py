@@ -5,7 +5,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from fedgrem.types import Array, SiteData
+from fedgrem.kernels.responsibilities import posterior
+from fedgrem.types import Array, Params, SiteData
 
 LEAST_SHARE = 0.2
 """A component counts for at least this part of an even share 1/R where a step is divided by its weight.
@@ -39,25 +40,89 @@ class Family(Protocol):
         """Length q of a component's parameter vector."""
         ...
 
-    def log_density(self, data: SiteData, theta: Array) -> Array:
+    def log_density(self, data: SiteData, theta: Array, spread: Array | None = None) -> Array:
         """Log density of every row of one site under every component, ``(R, n)``."""
         ...
 
-    def q_gradient(self, data: SiteData, theta: Array, mass: Array) -> Array:
-        r"""Gradient of :math:`Q = \sum_{ri} m_{ri} \log p(x_i; \theta_r)` in theta, ``(R, q)``."""
+    def q_gradient(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
+        r"""Gradient of :math:`Q = \sum_{ri} m_{ri} \log p(x_i; \theta_r)` in theta, ``(R, q)``.
+
+        Where the noise is estimated: the gradient in its metric, that of :math:`\Sigma Q` for a covariance
+        :math:`\Sigma`. A step along it does not depend on the units of the features, nor on the noise.
+        """
         ...
 
     def curvature(self, data: SiteData, theta: Array, mass: Array) -> Array:
-        """Bound on the largest curvature of that Q in each component, ``(R,)``."""
+        """Bound on the largest curvature of that Q in each component, in the same metric, ``(R,)``."""
         ...
 
-    def exact_step(self, data: SiteData, theta: Array, mass: Array) -> Array:
+    def exact_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
         """The maximizer of that Q, ``(R, q)``, or the best step towards it that the family knows."""
         ...
 
-    def draw_start(self, key: Array, data: SiteData, n_components: int) -> Array:
-        """Draw random component parameters from one site's rows, ``(R, q)``."""
+    def draw_start(self, key: Array, data: SiteData, n_components: int, spread: Array | None = None) -> Array:
+        """Draw random component parameters from one site's rows, ``(R, q)``, in the units of a known spread."""
         ...
+
+    def first_spread(self, data: SiteData, theta: Array) -> Array | None:
+        """A spread ``(C, s)`` to go with drawn parameters; None where the noise is known."""
+        ...
+
+    def spread_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None) -> Array | None:
+        """The maximizer of Q in the spread ``(C, s)`` at ``theta``; None where the noise is known."""
+        ...
+
+    def in_noise_units(self, theta: Array, spread: Array | None) -> Array:
+        """Parameters ``(..., R, q)`` in units in which components of this spread ``(..., C, s)`` have unit noise."""
+        ...
+
+    def from_noise_units(self, theta: Array, spread: Array | None) -> Array:
+        """The way back."""
+        ...
+
+    def relative_spread(self, spread: Array, reference: Array, n_features: int) -> Array:
+        """Spreads ``(..., C, s)`` about a reference, in coordinates that n rows know to about ``1/sqrt(n)`` each."""
+        ...
+
+    def absolute_spread(self, coordinates: Array, reference: Array, n_features: int) -> Array:
+        """The way back."""
+        ...
+
+    def average_spread(self, spread: Array, share: Array) -> Array:
+        """The spread ``(C, s)`` of the mean covariance of sites ``(K, C, s)``, weighted by ``share`` (K,)."""
+        ...
+
+
+class KnownNoise:
+    """What families without a spread answer: theta is in noise units as it is."""
+
+    def first_spread(self, data: SiteData, theta: Array) -> Array | None:
+        """No spread."""
+        return None
+
+    def spread_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None) -> Array | None:
+        """No spread."""
+        return None
+
+    def in_noise_units(self, theta: Array, spread: Array | None) -> Array:
+        """As they are."""
+        return theta
+
+    def from_noise_units(self, theta: Array, spread: Array | None) -> Array:
+        """As they are."""
+        return theta
+
+    def relative_spread(self, spread: Array, reference: Array, n_features: int) -> Array:
+        """Never asked of a family without a spread."""
+        raise NotImplementedError
+
+    def absolute_spread(self, coordinates: Array, reference: Array, n_features: int) -> Array:
+        """Never asked of a family without a spread."""
+        raise NotImplementedError
+
+    def average_spread(self, spread: Array, share: Array) -> Array:
+        """Never asked of a family without a spread."""
+        raise NotImplementedError
 
 
 @runtime_checkable
@@ -79,6 +144,10 @@ class ExponentialFamily(Protocol):
         """The maximizer of Q, ``(R, q)``; a component that holds nothing may stay at ``theta``."""
         ...
 
+    def spread_from_statistics(self, statistics: Array, theta: Array, spread: Array | None) -> Array | None:
+        """The maximizer of Q in the spread, ``(C, s)``, at ``theta``; None where the noise is known."""
+        ...
+
 
 class Ascent(NamedTuple):
     """One gradient step on Q."""
@@ -87,6 +156,18 @@ class Ascent(NamedTuple):
     """(R, q)"""
     step_scale: Array
     """(R,) the step relative to ``step_size / weight``."""
+
+
+def expect(family: Family, data: SiteData, params: Params) -> tuple[Array, Array]:
+    """The E-step on one site's rows: posterior mass ``(R, n)`` and the log-likelihood."""
+    return posterior(family.log_density(data, params.theta, params.spread), params.weights, data.row_weight)
+
+
+def maximize(family: Family, data: SiteData, params: Params, mass: Array) -> Params:
+    """The exact M-step on one site's rows: weights, parameters, then the spread about these."""
+    theta = family.exact_step(data, params.theta, mass, params.spread)
+    spread = family.spread_step(data, theta, mass, params.spread)
+    return Params(mass.sum(axis=1) / data.row_weight.sum(), theta, spread)
 
 
 def q_value(family: Family, data: SiteData, theta: Array, mass: Array) -> Array:
@@ -139,6 +220,7 @@ def ascend(
     *,
     step_size: Array | float,
     first_weights: Array | None = None,
+    spread: Array | None = None,
 ) -> Ascent:
     r"""One gradient ascent step on Q: the gradient M-step of every family.
 
@@ -150,7 +232,7 @@ def ascend(
     n_rows = data.row_weight.sum()
     floor = LEAST_SHARE / theta.shape[0]
     held = jnp.maximum(mass.sum(axis=1), floor * n_rows)
-    gradient = family.q_gradient(data, theta, mass)
+    gradient = family.q_gradient(data, theta, mass, spread)
     if first_weights is not None:
         step = step_size / (jnp.maximum(first_weights, floor) * n_rows)
         return Ascent(theta + step[:, None] * gradient, jnp.ones_like(held))

@@ -1,18 +1,37 @@
-"""Gaussian components with known identity covariance: the paper's Example 1."""
+"""Gaussian components: with known identity covariance, the paper's Example 1, or with an estimated one."""
 
 from dataclasses import dataclass
 from math import log, pi
+from typing import Literal, TypeAlias
 
+import jax
 import jax.numpy as jnp
 
 from fedgrem.families.sampling import spread_rows
+from fedgrem.kernels import spread as spreads
+from fedgrem.kernels.covariance import second_moments
 from fedgrem.types import Array, SiteData
 
+Covariance: TypeAlias = Literal["identity", "spherical", "diag", "tied", "full"]
+COVARIANCES: tuple[Covariance, ...] = ("identity", "spherical", "diag", "tied", "full")
+LEAST_MASS = 1e-3
+"""Rows, at the least, that a covariance is divided by."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Gaussian:
-    """Components ``N(theta_r, I)``: the means are unknown, the covariance is not."""
+    """Components ``N(theta_r, Sigma)``.
 
+    Parameters
+    ----------
+    covariance : "identity" is known and the paper's; "tied" is one matrix for all components, "full" one for each,
+        "diag" and "spherical" are a component's variances, per feature or one for all. Where each component has its
+        own, it counts a few rows of the pooled one (p + 2, or 2 of variances) as its own.
+    reg_covar : added to every variance, in the units of the columns as the family sees them.
+    """
+
+    covariance: Covariance = "identity"
+    reg_covar: float = 1e-6
     safe_step = True
     has_target = False
     start_tracks = 0
@@ -21,38 +40,186 @@ class Gaussian:
         """A mean per feature."""
         return n_features
 
-    def log_density(self, data: SiteData, theta: Array) -> Array:
-        """Log density of every row under every component, ``(R, n)``, from one matrix product."""
-        x = data.columns
-        constant = 0.5 * (jnp.sum(x * x, axis=0) + x.shape[0] * log(2.0 * pi))
-        return theta @ x - 0.5 * jnp.sum(theta * theta, axis=1)[:, None] - constant
+    # -- density and M-step
 
-    def q_gradient(self, data: SiteData, theta: Array, mass: Array) -> Array:
-        """Gradient of Q in the means, ``(R, p)``."""
+    def log_density(self, data: SiteData, theta: Array, spread: Array | None = None) -> Array:
+        """Log density of every row under every component, ``(R, n)``, from one matrix product where it can."""
+        x = data.columns
+        constant = 0.5 * x.shape[0] * log(2.0 * pi)
+        if spread is None:
+            return _unit_log_density(x, theta) - constant
+        if self.covariance == "tied":
+            whitener = spreads.inverse_factor(spreads.unpack_factor(spread[0]))
+            log_scale = jnp.sum(jnp.log(jnp.diagonal(whitener)))
+            return _unit_log_density(whitener @ x, theta @ whitener.T) + log_scale - constant
+        if self.covariance == "full":
+            return jax.vmap(_full_log_density, in_axes=(None, 0, 0))(x, theta, spread) - constant
+        logs = jnp.broadcast_to(spread, theta.shape)
+        precision = jnp.exp(-2.0 * jnp.clip(logs, -spreads.MOST, spreads.MOST))
+        square = precision @ (x * x) - 2.0 * ((precision * theta) @ x)
+        return -0.5 * square - (0.5 * jnp.sum(precision * theta * theta, axis=1) + logs.sum(axis=1))[:, None] - constant
+
+    def q_gradient(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
+        """Gradient of Q in the means, in the metric of the noise, ``(R, p)``."""
         return mass @ data.rows - mass.sum(axis=1)[:, None] * theta
 
     def curvature(self, data: SiteData, theta: Array, mass: Array) -> Array:
         """Q is quadratic with curvature equal to the mass a component holds, ``(R,)``."""
         return mass.sum(axis=1)
 
-    def exact_step(self, data: SiteData, theta: Array, mass: Array) -> Array:
+    def exact_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
         """Weighted means, ``(R, p)``; a component that holds nothing stays where it is."""
         held = mass.sum(axis=1)[:, None]
         return jnp.where(held > 0, mass @ data.rows / jnp.where(held > 0, held, 1.0), theta)
 
-    def draw_start(self, key: Array, data: SiteData, n_components: int) -> Array:
+    def draw_start(self, key: Array, data: SiteData, n_components: int, spread: Array | None = None) -> Array:
         """Rows far from each other, by greedy k-means++."""
-        return spread_rows(key, data, n_components)
+        if spread is None:
+            return spread_rows(key, data, n_components)
+        rows = spreads.in_noise_units(self.covariance, data.rows, spread[0])
+        return self.from_noise_units(spread_rows(key, data._replace(columns=rows.T), n_components), spread[:1])
+
+    # -- the spread
+
+    def first_spread(self, data: SiteData, theta: Array) -> Array | None:
+        """From the rows nearest to each component."""
+        if self.covariance == "identity":
+            return None
+        score = _unit_log_density(data.columns, theta)
+        nearest = jnp.argmax(score, axis=0)
+        mass = jnp.where(nearest == jnp.arange(len(theta))[:, None], data.row_weight, 0.0)
+        # A component with a single row has no covariance of its own: all begin with that of all.
+        covariance = self._pooled(self._scatter(data, self.exact_step(data, theta, mass), mass), mass.sum(axis=1))
+        count = 1 if self.covariance == "tied" else len(theta)
+        first = spreads.from_covariance(self.covariance, covariance)
+        return jnp.broadcast_to(first, (count, *first.shape))
+
+    def spread_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None) -> Array | None:
+        """Covariances about ``theta``; a component that holds next to nothing has that of all."""
+        if self.covariance == "identity" or spread is None:
+            return None
+        return self._from_scatter(self._scatter(data, theta, mass), mass.sum(axis=1))
+
+    def _scatter(self, data: SiteData, theta: Array, mass: Array) -> Array:
+        """``sum_i m_ri (x_i - theta_r)(x_i - theta_r)'``: (R, p, p), their sum over r, or their diagonals."""
+        held, sums = mass.sum(axis=1), mass @ data.rows
+        if self.covariance == "tied":
+            total = (data.columns * mass.sum(axis=0)) @ data.rows
+            cross = theta.T @ sums
+            return total - cross - cross.T + (theta.T * held) @ theta
+        if self.covariance == "full":
+            cross = theta[:, :, None] * sums[:, None, :]
+            square = held[:, None, None] * theta[:, :, None] * theta[:, None, :]
+            return second_moments(data, mass) - cross - jnp.swapaxes(cross, 1, 2) + square
+        return mass @ (data.rows * data.rows) - 2.0 * theta * sums + held[:, None] * theta * theta
+
+    def _pooled(self, scatter: Array, held: Array) -> Array:
+        """One covariance ``(p, p)`` for all components."""
+        total = scatter if self.covariance == "tied" else scatter.sum(axis=0)
+        matrix = total if total.ndim == 2 else jnp.diag(total)
+        return self._lifted(matrix / jnp.maximum(held.sum(), LEAST_MASS))
+
+    def _lifted(self, covariance: Array) -> Array:
+        """``reg_covar`` more on the diagonal, and what rounding could have taken from it."""
+        size = covariance.shape[-1]
+        # Where features differ in scale by 1e8, the rounding of the largest must not drown the smallest: by feature.
+        own = jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
+        rounding = 1e-12 if covariance.dtype == jnp.float64 else 1e-5
+        lift = self.reg_covar + rounding * own
+        return covariance + lift[..., :, None] * jnp.eye(size, dtype=covariance.dtype)
+
+    def _from_scatter(self, scatter: Array, held: Array) -> Array:
+        if self.covariance == "tied":
+            return spreads.from_covariance("tied", self._pooled(scatter, held))[None]
+        # A component of a few rows would shrink to a point; a few rows of the pooled covariance keep it from that.
+        pooled = scatter.sum(axis=0) / jnp.maximum(held.sum(), LEAST_MASS)
+        more = scatter.shape[-1] + 2.0 if self.covariance == "full" else 2.0
+        if self.covariance == "full":
+            covariance = (scatter + more * pooled) / (held + more)[:, None, None]
+            return spreads.from_covariance("full", self._lifted(covariance))
+        variance = (jnp.maximum(scatter, 0.0) + more * pooled) / (held + more)[:, None] + self.reg_covar
+        if self.covariance == "spherical":
+            variance = variance.mean(axis=1, keepdims=True)
+        return 0.5 * jnp.log(variance)
+
+    def in_noise_units(self, theta: Array, spread: Array | None) -> Array:
+        """Means divided by a square root of the covariance."""
+        return theta if spread is None else spreads.in_noise_units(self.covariance, theta, spread)
+
+    def from_noise_units(self, theta: Array, spread: Array | None) -> Array:
+        """The way back."""
+        return theta if spread is None else spreads.from_noise_units(self.covariance, theta, spread)
+
+    def relative_spread(self, spread: Array, reference: Array, n_features: int) -> Array:
+        """Coordinates about a reference."""
+        return spreads.relative_spread(self.covariance, spread, reference, n_features)
+
+    def absolute_spread(self, coordinates: Array, reference: Array, n_features: int) -> Array:
+        """The way back."""
+        return spreads.absolute_spread(self.covariance, coordinates, reference, n_features)
+
+    def average_spread(self, spread: Array, share: Array) -> Array:
+        """The spread of the mean covariance."""
+        if self.covariance in spreads.CHOLESKY:
+            covariance = spreads.to_covariance(self.covariance, spread, 0)
+            return spreads.from_covariance(self.covariance, jnp.einsum("k,k...->...", share, covariance))
+        return spreads.average_log_scales(spread, share)
+
+    def structured(self, covariance: Array, share: Array) -> Array | None:
+        """The spread ``(C, s)`` of this structure for a covariance per component, weighted by ``share`` (R,)."""
+        if self.covariance == "identity":
+            return None
+        if self.covariance == "tied":
+            covariance = jnp.einsum("r,rpq->pq", share / share.sum(), covariance)[None]
+        return spreads.from_covariance(self.covariance, covariance)
+
+    # -- sufficient statistics
 
     def n_statistics(self, n_parameters: int) -> int:
-        """The mass a component holds, and its weighted sum of rows."""
-        return 1 + n_parameters
+        """The mass a component holds, its weighted sum of rows and, with a covariance, half of their products."""
+        products = 0 if self.covariance == "identity" else n_parameters * (n_parameters + 1) // 2
+        return 1 + n_parameters + products
 
     def sufficient_statistics(self, data: SiteData, mass: Array) -> Array:
-        """Mass and weighted sums, ``(R, 1 + p)``."""
-        return jnp.concatenate([mass.sum(axis=1)[:, None], mass @ data.rows], axis=1)
+        """Mass, weighted sums and products, ``(R, s)``."""
+        parts = [mass.sum(axis=1)[:, None], mass @ data.rows]
+        if self.covariance != "identity":
+            rows, columns = jnp.tril_indices(data.columns.shape[0])
+            parts.append(second_moments(data, mass)[:, rows, columns])
+        return jnp.concatenate(parts, axis=1)
 
     def from_statistics(self, statistics: Array, theta: Array) -> Array:
         """Weighted means, ``(R, p)``; a component that holds nothing stays where it is."""
-        held = statistics[:, :1]
-        return jnp.where(held > 0, statistics[:, 1:] / jnp.where(held > 0, held, 1.0), theta)
+        held, sums = statistics[:, :1], statistics[:, 1 : 1 + theta.shape[1]]
+        return jnp.where(held > 0, sums / jnp.where(held > 0, held, 1.0), theta)
+
+    def spread_from_statistics(self, statistics: Array, theta: Array, spread: Array | None) -> Array | None:
+        """Covariances; directions in which noisy statistics know no variance get ``reg_covar``."""
+        if self.covariance == "identity" or spread is None:
+            return None
+        size = theta.shape[1]
+        held, sums, half = statistics[:, 0], statistics[:, 1 : 1 + size], statistics[:, 1 + size :]
+        rows, columns = jnp.indices((size, size))
+        place = jnp.where(rows >= columns, rows * (rows + 1) // 2 + columns, columns * (columns + 1) // 2 + rows)
+        cross = theta[:, :, None] * sums[:, None, :]
+        square = held[:, None, None] * theta[:, :, None] * theta[:, None, :]
+        scatter = half[:, place] - cross - jnp.swapaxes(cross, 1, 2) + square
+        held = jnp.maximum(held, 0.0)
+        values, axes = jnp.linalg.eigh(scatter.sum(axis=0)[None] if self.covariance == "tied" else scatter)
+        scatter = jnp.einsum("rpa,ra,rqa->rpq", axes, jnp.maximum(values, 0.0), axes)
+        if self.covariance == "tied":
+            return self._from_scatter(scatter[0], held)
+        if self.covariance != "full":
+            scatter = jnp.diagonal(scatter, axis1=1, axis2=2)
+        return self._from_scatter(scatter, held)
+
+
+def _unit_log_density(x: Array, theta: Array) -> Array:
+    """Under unit covariance and but for the constant, ``(R, n)``."""
+    return theta @ x - 0.5 * jnp.sum(theta * theta, axis=1)[:, None] - 0.5 * jnp.sum(x * x, axis=0)
+
+
+def _full_log_density(x: Array, mean: Array, spread: Array) -> Array:
+    whitener = spreads.inverse_factor(spreads.unpack_factor(spread))
+    white = whitener @ (x - mean[:, None])
+    return jnp.sum(jnp.log(jnp.diagonal(whitener))) - 0.5 * jnp.sum(white * white, axis=0)

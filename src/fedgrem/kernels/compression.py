@@ -15,9 +15,10 @@ def sparsify(key: Array, values: Array, keep: Array | float) -> Array:
     4.0
     """
     size = values.size
-    count = jnp.clip(jnp.ceil(keep * size), 1, size)
-    rank = jnp.argsort(jax.random.uniform(key, (size,))).reshape(values.shape)
-    return jnp.where(rank < count, values * (size / count), 0.0).astype(values.dtype)
+    count = jnp.clip(jnp.ceil(keep * size), 1, size).astype(int)
+    lots = jax.random.bits(key, (size,))
+    drawn = (lots <= jnp.sort(lots)[count - 1]).reshape(values.shape)
+    return jnp.where(drawn, values * (size / count), 0.0).astype(values.dtype)
 
 
 def quantize(key: Array, values: Array, levels: int) -> Array:
@@ -32,7 +33,7 @@ def quantize(key: Array, values: Array, levels: int) -> Array:
     unit = jnp.where(norm > 0, norm, 1.0) / levels
     exact = jnp.abs(values) / unit
     below = jnp.floor(exact)
-    up = jax.random.uniform(key, values.shape, dtype=values.dtype) < exact - below
+    up = jax.random.uniform(key, values.shape, dtype=jnp.float32) < exact - below
     return jnp.sign(values) * (below + up) * unit
 
 

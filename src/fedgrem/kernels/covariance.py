@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedgrem.types import Array
+from fedgrem.types import Array, SiteData
 
 
 class Moments(NamedTuple):
@@ -78,3 +78,10 @@ def from_moments(total: Moments, before: FullGaussians, reg_covar: Array | float
     spread = spread + lift[:, None, None] * jnp.eye(spread.shape[-1], dtype=spread.dtype)
     mean = jnp.where(held[:, None], before.mean + shift, before.mean)
     return FullGaussians(mean, jnp.where(held[:, None, None], spread, before.covariance))
+
+
+def second_moments(data: SiteData, mass: Array) -> Array:
+    """``sum_i m_ri x_i x_i'``, ``(R, p, p)``."""
+    x = data.columns
+    moments: Array = jax.vmap(lambda m: (x * m) @ data.rows)(mass)
+    return moments

@@ -6,27 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgrem.errors import MissingExtraError
-from fedgrem.experiments.specs import Setting, Study
-from fedgrem.report.study_tables import MEASURES, Row, mean_of, name_of, pick, stat
+from fedgrem.experiments.specs import REAL, Setting, Study
+from fedgrem.report.study_drawing import STYLES, legend, new_figure, plain_ticks, tidy
+from fedgrem.report.study_real_plots import real_figure
+from fedgrem.report.study_stats import Row, mean_of, name_of, pick, stat
+from fedgrem.report.study_tables import MEASURES
 from fedgrem.report.study_words import EXPECTED, MEASURED, panel_means, slope
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STYLES: dict[str, tuple[str, str, Any]] = {
-    "fedgrem": ("#D55E00", "o", "-"),
-    "local-em": ("#000000", "s", "-"),
-    "local-grem": ("#B5B5B5", "x", (0, (4, 2))),
-    "fedem": ("#0072B2", "^", "-"),
-    "fedgmm": ("#56B4E9", "v", (0, (4, 2))),
-    "tgmm": ("#009E73", "D", "-"),
-    "fedem-sa": ("#CC79A7", "P", (0, (4, 2))),
-    "pooled-em": ("#8C5A10", "<", "-"),
-    "pooled-grem": ("#E69F00", "|", (0, (4, 2))),
-}
-"""Method -> colour (after Okabe and Ito), marker, dashes. A dashed line lets a solid one show through."""
 AXES = {
     "n": "rows per site, n",
     "K": "sites, K",
@@ -40,12 +30,14 @@ SNR_LABEL = r"$h$ / SNR,  SNR = $\min_{k\in S}\,\max_{r\neq r'}\,\|\theta_r^{(k)
 
 def figures(study: Study, rows: list[Row]) -> dict[str, Figure]:
     """File name without ending -> figure."""
+    if study.name in REAL:
+        return {f"{study.name}-errors": real_figure(study, rows)}
     draw = {"gmm": _comparison, "mor": _comparison, "eta": _step_size, "theory": _rates, "sizes": _sizes}
     return {f"{study.name}-errors": draw[study.name](study, rows)}
 
 
 def _comparison(study: Study, rows: list[Row]) -> Figure:
-    figure = _new_figure((11.0, 5.0))
+    figure = new_figure((11.0, 5.0))
     axes = figure.subplots(1, 2)
     x = np.array([s.x / mean_of(rows, "snr", setting=s.name) for s in study.settings])
     for ax, (measure, word) in zip(axes, MEASURES.items(), strict=True):
@@ -55,13 +47,13 @@ def _comparison(study: Study, rows: list[Row]) -> Figure:
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         ax.set_ylabel(f"log$_e$ error of {_tex(word)}")
         ax.set_title(f"{study.title.split(' (')[0]}: {_tex(word)}", loc="left", fontsize=12, pad=8)
-        _tidy(ax)
+        tidy(ax)
         top = ax.secondary_xaxis("top")
         top.set_xticks(x, [f"{s.x:g}" if i % max(1, len(x) // 5) == 0 else "" for i, s in enumerate(study.settings)])
         top.tick_params(length=3, labelsize=8, colors="#666666")
         top.spines["top"].set_visible(False)
         top.set_xlabel("$h$", fontsize=9, color="#666666", loc="right")
-    _legend(figure, axes[0], [m.name for m in study.methods])
+    legend(figure, axes[0], [m.name for m in study.methods])
     return figure
 
 
@@ -82,7 +74,7 @@ def _log_line(ax: Axes, x: Any, settings: tuple[Setting, ...], rows: list[Row], 
 
 
 def _step_size(study: Study, rows: list[Row]) -> Figure:
-    figure = _new_figure((11.0, 4.6))
+    figure = new_figure((11.0, 4.6))
     axes = figure.subplots(1, 2, sharey=True)
     titles = {"fixed": "threshold fixed, as in the paper", "step": "threshold scaled with the step"}
     from matplotlib import colormaps
@@ -96,7 +88,7 @@ def _step_size(study: Study, rows: list[Row]) -> Figure:
             ax.plot(sizes, means, color=shade, marker="o", markersize=4.5, linewidth=1.8, label=f"$h$ = {setting.x:g}")
         ax.set_xlabel(r"step size constant, $C_\eta$")
         ax.set_title(title, loc="left", fontsize=12)
-        _tidy(ax)
+        tidy(ax)
     axes[0].set_ylabel(r"mean error of $\theta$")
     axes[0].set_ylim(bottom=0.0)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -105,7 +97,7 @@ def _step_size(study: Study, rows: list[Row]) -> Figure:
 
 
 def _rates(study: Study, rows: list[Row]) -> Figure:
-    figure = _new_figure((12.0, 7.2))
+    figure = new_figure((12.0, 7.2))
     axes = figure.subplots(2, 3)
     for ax, panel in zip(axes.ravel(), AXES, strict=True):
         for method in reversed(study.methods):
@@ -128,7 +120,7 @@ def _rates(study: Study, rows: list[Row]) -> Figure:
             ax.set_title(f"fitted slope of {whose}: {slope(x, ours):+.2f}", loc="left", fontsize=10)
         if panel in EXPECTED:
             ax.set_yscale("log")
-            _plain_ticks(ax, x)
+            plain_ticks(ax, x)
         if panel == "T":
             ax.set_title("from one poor start for all sites", loc="left", fontsize=10)
         if panel == "epsilon":
@@ -139,8 +131,8 @@ def _rates(study: Study, rows: list[Row]) -> Figure:
             ax.set_ylim(bottom=0.0)
         ax.set_xlabel(AXES[panel])
         ax.set_ylabel(r"mean error of $\theta$, less its last" if panel == "T" else r"mean error of $\theta$")
-        _tidy(ax)
-    _legend(figure, axes[0, 0], [m.name for m in study.methods])
+        tidy(ax)
+    legend(figure, axes[0, 0], [m.name for m in study.methods])
     return figure
 
 
@@ -157,20 +149,8 @@ def _rate_line(ax: Axes, study: Study, rows: list[Row], panel: str, method: str)
     )
 
 
-def _plain_ticks(ax: Axes, x: Any) -> None:
-    """1, 2, 5 and the like instead of powers; the measured places along the horizontal axis."""
-    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
-
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    ax.set_xscale("log")
-    ax.set_xticks(x, [f"{value:g}" for value in x])
-    ax.xaxis.set_minor_locator(NullLocator())
-
-
 def _sizes(study: Study, rows: list[Row]) -> Figure:
-    figure = _new_figure((9.0, 1.6 + 0.9 * len(study.settings)))
+    figure = new_figure((9.0, 1.6 + 0.9 * len(study.settings)))
     ax = figure.subplots()
     n_methods = len(study.methods)
     for place, setting in enumerate(study.settings):
@@ -185,38 +165,10 @@ def _sizes(study: Study, rows: list[Row]) -> Figure:
     ax.invert_yaxis()
     ax.set_xlim(left=0.0)
     ax.set_xlabel(r"error of $\theta$: mean (large mark) and every seed (dots)")
-    _tidy(ax, axis="x")
-    _legend(figure, ax, [m.name for m in study.methods])
+    tidy(ax, axis="x")
+    legend(figure, ax, [m.name for m in study.methods])
     return figure
-
-
-def _legend(figure: Figure, ax: Axes, methods: list[str]) -> None:
-    """Below the figure, in the order of the study."""
-    handles, labels = ax.get_legend_handles_labels()
-    found = dict(zip(labels, handles, strict=True))
-    names = [name_of(method) for method in methods]
-    columns = len(names) if len(names) <= 5 else -(-len(names) // 2)
-    figure.legend([found[name] for name in names], names, loc="outside lower center", ncols=columns, frameon=False,
-                  fontsize=10, handlelength=3.2, columnspacing=2.0)  # fmt: skip
 
 
 def _tex(word: str) -> str:
     return r"$\theta$" if word == "θ" else f"${word}$"
-
-
-def _tidy(ax: Axes, axis: Any = "y") -> None:
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    ax.grid(axis=axis, which="major", color="#E6E6E6", linewidth=0.8)
-    ax.set_axisbelow(True)
-
-
-def _new_figure(size: tuple[float, float]) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "the figures of a study need matplotlib, which is not installed; run: pip install 'fedgrem[plots]'. "
-            "The rows are kept: run the same command again afterwards."
-        ) from error
-    return Figure(figsize=size, layout="constrained", dpi=160)

@@ -1,83 +1,19 @@
 """The rows of a study as tables: means and standard deviations, beside the paper's where it has any."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 
 from fedgrem.experiments.paper import THETA_ERROR, WEIGHT_ERROR, Reported
-from fedgrem.experiments.specs import Study
+from fedgrem.experiments.specs import REAL, Study
+from fedgrem.report.study_real_tables import real_tables
+from fedgrem.report.study_stats import Row, Stat, mean_of, name_of, pick, stat
+from fedgrem.report.study_stats import Table as Table
 
-NAMES = {
-    "fedgrem": "FedGrEM",
-    "local-em": "Local-EM",
-    "local-grem": "Local-GrEM",
-    "fedem": "FedEM",
-    "fedgmm": "FedGMM",
-    "tgmm": "TGMM",
-    "fedem-sa": "FedEM-SA",
-    "pooled-em": "Pooled-EM",
-    "pooled-grem": "Pooled-GrEM",
-}
-"""As the papers write them."""
 MEASURES = {"weight_error": "w", "theta_error": "θ"}
 REPORTED = {"weight_error": WEIGHT_ERROR, "theta_error": THETA_ERROR}
 DIGITS = {"weight_error": 3, "theta_error": 2}
 NOTE = "Largest error over honest sites and components. Bold: the least of a setting, and all within 3% of it."
-Row = dict[str, Any]
-
-
-class Stat(NamedTuple):
-    """One number over the seeds."""
-
-    mean: float
-    sd: float
-    n: int
-    failed: int = 0
-    """Seeds without a finite number, left out of the mean."""
-
-    def text(self, digits: int) -> str:
-        """As the paper prints it: mean (sd); a single seed has no sd, and failures are counted."""
-        spread = f" ({self.sd:.{digits}f})" if self.n > 1 else ""
-        failed = f" [{self.failed} failed]" if self.failed else ""
-        return (f"{self.mean:.{digits}f}{spread}" if self.n else "—") + failed
-
-
-class Table(NamedTuple):
-    """A table to be shown: text only."""
-
-    title: str
-    headers: list[str]
-    rows: list[list[str]]
-    note: str = ""
-    strong: frozenset[tuple[int, int]] = frozenset()
-    """(row, column) of the cells to stress."""
-
-
-def name_of(method: str) -> str:
-    """The name of a method as people write it."""
-    return NAMES.get(method, method)
-
-
-def stat(values: Iterable[float]) -> Stat:
-    """Mean and standard deviation over the seeds that gave a finite number, and how many did not."""
-    everything = np.asarray(list(values), dtype=float)
-    array = everything[np.isfinite(everything)]
-    failed = len(everything) - len(array)
-    if not len(array):
-        return Stat(float("nan"), float("nan"), 0, failed)
-    sd = float(array.std(ddof=1)) if len(array) > 1 else float("nan")
-    return Stat(float(array.mean()), sd, len(array), failed)
-
-
-def pick(rows: list[Row], column: str, **where: Any) -> list[float]:
-    """The values of a column in the rows where other columns have these values."""
-    return [float(row[column]) for row in rows if all(row[key] == value for key, value in where.items())]
-
-
-def mean_of(rows: list[Row], column: str, **where: Any) -> float:
-    """The mean of those that are finite; NaN if there are none."""
-    return stat(pick(rows, column, **where)).mean
 
 
 def error_table(study: Study, rows: list[Row], measure: str) -> Table:
@@ -205,6 +141,8 @@ def has_both_thresholds(study: Study) -> bool:
 
 def tables(study: Study, rows: list[Row]) -> list[Table]:
     """All tables of a study, the most telling first."""
+    if study.name in REAL:
+        return real_tables(study, rows)
     if study.name == "eta":
         return _eta_tables(study, rows)
     found = [error_table(study, rows, "theta_error"), error_table(study, rows, "weight_error")]

@@ -2,16 +2,19 @@
 
 from collections import Counter
 from math import isfinite
-from typing import NamedTuple
 
 import numpy as np
 
-from fedgrem.experiments.specs import Study
-from fedgrem.report.study_tables import Row, eta_sizes, has_both_thresholds, mean_of, name_of, pick, reported, spread
+from fedgrem.experiments.specs import REAL, Study
+from fedgrem.report.study_real_words import real_verdicts
+from fedgrem.report.study_stats import Row, Verdict, mean_of, name_of, pick
+from fedgrem.report.study_tables import eta_sizes, has_both_thresholds, reported, spread
 from fedgrem.types import NumpyArray
 
 CLOSE = 0.03
 """Within this share of the best counts as best."""
+ERRORS = ("theta_error", "weight_error", "error")
+"""What a row may say of a fit: two errors of a simulation, or mis-clustering on real data."""
 POOLED = ("pooled-em", "pooled-grem")
 EXPECTED = {"n": -0.5, "K": -0.5, "d": 0.5}
 """Slopes of log error against log x in the leading term of the theorem."""
@@ -19,24 +22,17 @@ MEASURED = {"K": "center_error"}
 """What is expected to have that slope, where it is not the error of θ."""
 
 
-class Verdict(NamedTuple):
-    """One claim of the paper, and what the rows say to it."""
-
-    claim: str
-    holds: bool | None
-    """None where the rows neither confirm nor contradict it."""
-    finding: str
-
-
 def verdicts(study: Study, rows: list[Row]) -> list[Verdict]:
     """The paper's claims about this study, one by one."""
+    if study.name in REAL:
+        return [*real_verdicts(study, rows), *_failures(rows)]
     told = {"gmm": _comparison, "mor": _comparison, "eta": _step_size, "theory": _rates, "sizes": _sizes}
     return [*told[study.name](study, rows), *_failures(rows)]
 
 
 def _failures(rows: list[Row]) -> list[Verdict]:
     """Fits without a finite answer: said aloud, because means leave them out."""
-    lost = [row for row in rows if not (isfinite(row["theta_error"]) and isfinite(row["weight_error"]))]
+    lost = [row for row in rows if not all(isfinite(row[name]) for name in ERRORS if name in row)]
     if not lost:
         return []
     counts = Counter(name_of(row["method"]) for row in lost)

@@ -31,6 +31,15 @@ class SiteSummary(NamedTuple):
     odd: bool
     settled: bool
 
+    @property
+    def verdict(self) -> str:
+        """In a word, as in ``fedgrem show``: odd, at the center, keeps some (of its own answer), keeps its own."""
+        if self.odd:
+            return "odd"
+        if self.n_at_center == len(self.distance):
+            return "at the center"
+        return "keeps some" if self.n_at_center else "keeps its own"
+
 
 class Summary(NamedTuple):
     """A fitted model."""
@@ -91,6 +100,22 @@ def parameter_names(model: BaseFederatedMixture) -> list[str]:
     if model._theta_name != "params" or getattr(model, "n_features_in_", -1) == n_parameters:
         return [f"x{j}" for j in range(n_parameters)]
     return [f"theta[{j}]" for j in range(n_parameters)]
+
+
+def spread_within(model: BaseFederatedMixture) -> NumpyArray | None:
+    """Common spread within a component, per column and in its unit: (R, p), or (1, p) where components share it.
+
+    The square roots of the variances; None for a model that does not estimate them.
+    """
+    covariances = getattr(model, "center_covariances_", None)
+    if covariances is None:
+        return None
+    return np.asarray(np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1)))
+
+
+def measured_in_noise(model: BaseFederatedMixture) -> bool:
+    """Whether distances from the center are in units of an estimated noise, and so do not depend on the columns'."""
+    return spread_within(model) is not None or getattr(model, "noise", "unit") != "unit"
 
 
 def pull(model: BaseFederatedMixture) -> NumpyArray:

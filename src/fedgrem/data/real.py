@@ -1,0 +1,262 @@
+"""Pen digits, MNIST and Fashion-MNIST: from a folder or downloaded and cached, and checked either way.
+
+The package holds none of these files. Check sums are of contents, not of archives: gzip headers carry a time stamp that
+differs between mirrors, so images are checked unpacked; and UCI publishes no check sum of its archive of the Pen
+digits, so what is checked is the table that comes out of the join (:func:`table_digest`).
+
+Pen digits are UCI data set 81 (CC BY 4.0, Alpaydin and Alimoglu 1996), MNIST is by LeCun, Cortes and Burges,
+Fashion-MNIST by Zalando (MIT licence).
+"""
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from fedgrem.data.download import cache_folder, fetch, unpacked_digest
+from fedgrem.data.pen import PenTable, find_pen, read_archive
+from fedgrem.errors import InputError
+from fedgrem.types import NumpyArray
+
+IDX_BYTES = 0x08
+"""The code of unsigned bytes in the header of an idx file."""
+Progress: TypeAlias = Callable[[str, int, int | None], None]
+"""Told the name of a file, the bytes that are there and the bytes in all (None if not known)."""
+
+
+class RealData(NamedTuple):
+    """A data set as it was published."""
+
+    rows: NumpyArray
+    """(N, p) float64."""
+    labels: NumpyArray
+    """(N,) integers from 0: the digit, or the kind of clothes. For scoring only."""
+    sites: NumpyArray | None
+    """(N,) integers from 1: who wrote the digit. None where the data set has no sites of its own."""
+    columns: tuple[str, ...]
+    """p names."""
+    name: str
+
+
+class PenSource(NamedTuple):
+    """Where the Pen digits come from."""
+
+    address: str
+    """Of UCI's archive."""
+    sha256: str
+    """Of the joined table, see :func:`table_digest`."""
+
+
+class ImageSource(NamedTuple):
+    """Where images come from: four idx files, training half first."""
+
+    name: str
+    title: str
+    address: str
+    """Of the folder that holds the files with the ending ``.gz``."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """File name -> (images, height, width) or (labels,)."""
+    sha256: Mapping[str, str]
+    """File name -> check sum of the unpacked bytes."""
+
+
+PEN = PenSource(
+    "https://archive.ics.uci.edu/static/public/81/pen+based+recognition+of+handwritten+digits.zip",
+    "14acc51f6e354ef65873dcff0cd83dd94881feb5e8e4dfbc145e2dda56ed88e1",
+)
+_TRAIN_IMAGES, _TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+_TEST_IMAGES, _TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+_SHAPES = {
+    _TRAIN_IMAGES: (60_000, 28, 28),
+    _TRAIN_LABELS: (60_000,),
+    _TEST_IMAGES: (10_000, 28, 28),
+    _TEST_LABELS: (10_000,),
+}
+MNIST = ImageSource(
+    "mnist",
+    "MNIST",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    _SHAPES,
+    {
+        _TRAIN_IMAGES: "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        _TRAIN_LABELS: "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        _TEST_IMAGES: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        _TEST_LABELS: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
+)
+FASHION = ImageSource(
+    "fashion-mnist",
+    "Fashion-MNIST",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    _SHAPES,
+    {
+        _TRAIN_IMAGES: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        _TRAIN_LABELS: "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        _TEST_IMAGES: "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        _TEST_LABELS: "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    },
+)
+
+
+def load_pen(
+    folder: str | Path | None = None, *, source: PenSource = PEN, on_progress: Progress | None = None
+) -> RealData:
+    """10,992 handwritten digits of 44 writers, each a site: x and y of eight points along the pen's way, 0 to 100.
+
+    Parameters
+    ----------
+    folder : that holds (itself or in its folder ``pendigits``) our joined table ``pendigits_with_writer.csv`` or
+        ``.csv.gz``, UCI's four files, or its archive. None downloads the archive (1.7 MB) and keeps it in the cache.
+    source : where to download from, and the check sum of the joined table.
+    on_progress : called while downloading.
+    """
+    if folder is not None:
+        table = find_pen(_checked_folder(folder))
+        _check_pen(table, str(folder), source, "get the files again")
+    else:
+        archive = fetch(
+            source.address,
+            cache_folder() / "data" / "pendigits" / "pendigits.zip",
+            on_progress=_named(on_progress, "pendigits.zip"),
+        )
+        try:
+            table = read_archive(archive)
+            _check_pen(table, source.address, source, "run the same command again to download it anew")
+        except InputError:
+            archive.unlink()  # nothing but its content tells whether it is the right one
+            raise
+    columns = tuple(f"{axis}{point}" for point in range(1, 9) for axis in "xy")
+    return RealData(table.features.astype(np.float64), table.digit, table.writer, columns, "pen")
+
+
+def load_mnist(
+    folder: str | Path | None = None, *, source: ImageSource = MNIST, on_progress: Progress | None = None
+) -> RealData:
+    """70,000 handwritten digits, 28 x 28 grey values from 0 to 255; the 60,000 for training first.
+
+    Parameters
+    ----------
+    folder : that holds (itself or in its folder ``mnist``) the four idx files, plain or with the ending ``.gz``. None
+        downloads them (11 MB) and keeps them in the cache.
+    source : where to download from, and the check sums of the unpacked files.
+    on_progress : called while downloading.
+    """
+    return _load_images(folder, source, on_progress)
+
+
+def load_fashion(
+    folder: str | Path | None = None, *, source: ImageSource = FASHION, on_progress: Progress | None = None
+) -> RealData:
+    """70,000 pictures of clothes in ten kinds, in a folder ``fashion-mnist`` (30 MB); else as :func:`load_mnist`."""
+    return _load_images(folder, source, on_progress)
+
+
+def spread_over_sites(n_rows: int, n_sites: int, seed: int) -> NumpyArray:
+    """A site from 1 to ``n_sites`` for every row, at random, sizes differing by at most one row; ``(n_rows,)``.
+
+    Examples
+    --------
+    >>> np.bincount(spread_over_sites(11, 3, seed=0)).tolist()
+    [0, 4, 4, 3]
+    """
+    if not 1 <= n_sites <= n_rows:
+        raise InputError(f"{n_rows} rows cannot be spread over {n_sites} sites; give from 1 to {n_rows} sites.")
+    sites: NumpyArray = np.random.default_rng(seed).permutation(np.arange(n_rows) % n_sites) + 1
+    return sites
+
+
+def table_digest(table: PenTable) -> str:
+    """The sha256 of joined Pen digits: writer, digit and features of each row as 64-bit integers, in file order."""
+    whole = np.column_stack([table.writer, table.digit, table.features])
+    return hashlib.sha256(whole.astype("<i8").tobytes()).hexdigest()
+
+
+def _check_pen(table: PenTable, origin: str, source: PenSource, remedy: str) -> None:
+    got = table_digest(table)
+    if got != source.sha256:
+        raise InputError(
+            f"{origin}: the Pen digits have the wrong check sum: expected {source.sha256}, got {got} of "
+            f"{len(table.digit)} joined rows; {remedy}."
+        )
+
+
+def _load_images(folder: str | Path | None, source: ImageSource, on_progress: Progress | None) -> RealData:
+    place = _download_images(source, on_progress) if folder is None else _image_folder(_checked_folder(folder), source)
+    parts = {name: _read_idx(_image_file(place, name, source), name, source) for name in source.shapes}
+    images = [part for name, part in parts.items() if len(source.shapes[name]) == 3]
+    labels = [part for name, part in parts.items() if len(source.shapes[name]) == 1]
+    _, height, width = images[0].shape
+    columns = tuple(f"row{i}_column{j}" for i in range(height) for j in range(width))
+    rows = np.concatenate([part.reshape(len(part), -1) for part in images]).astype(np.float64)
+    return RealData(rows, np.concatenate(labels).astype(np.int64), None, columns, source.name)
+
+
+def _download_images(source: ImageSource, on_progress: Progress | None) -> Path:
+    place = cache_folder() / "data" / source.name
+    for name, sha256 in source.sha256.items():
+        url = f"{source.address.rstrip('/')}/{name}.gz"
+        fetch(url, place / f"{name}.gz", sha256=sha256, digest=unpacked_digest, on_progress=_named(on_progress, name))
+    return place
+
+
+def _image_folder(folder: Path, source: ImageSource) -> Path:
+    own = folder / source.name
+    return own if own.is_dir() else folder
+
+
+def _image_file(place: Path, name: str, source: ImageSource) -> Path:
+    for path in (place / f"{name}.gz", place / name):
+        if path.is_file():
+            return path
+    raise InputError(
+        f"{place} holds no {name}, neither plain nor as .gz; {source.title} is the files {', '.join(source.shapes)}. "
+        "Without a folder they are downloaded."
+    )
+
+
+def _read_idx(path: Path, name: str, source: ImageSource) -> NumpyArray:
+    """The array of an idx file: a header of its type and shape, then its bytes."""
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read ({error}); get it again.") from error
+    shape = source.shapes[name]
+    header = bytes([0, 0, IDX_BYTES, len(shape)]) + b"".join(length.to_bytes(4, "big") for length in shape)
+    if content[: len(header)] != header:
+        got = content[: len(header)].hex(" ", 4) or "nothing"
+        raise InputError(
+            f"{path} begins with {got}, expected {header.hex(' ', 4)}, the idx header of {_told(shape)}; is it a "
+            f"file of {source.title}?"
+        )
+    expected = len(header) + int(np.prod(shape))
+    if len(content) != expected:
+        raise InputError(
+            f"{path} holds {len(content):,} bytes, expected {expected:,} for {_told(shape)}; get it again."
+        )
+    got = hashlib.sha256(content).hexdigest()
+    if got != source.sha256[name]:
+        raise InputError(
+            f"{path} is not {source.title}'s: expected sha256 {source.sha256[name]} of the unpacked bytes, got {got}; "
+            "get it again, or give the folder of the right data set."
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=len(header)).reshape(shape)
+
+
+def _told(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]:,} labels" if len(shape) == 1 else f"{shape[0]:,} images of {shape[1]} x {shape[2]}"
+
+
+def _checked_folder(folder: str | Path) -> Path:
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder; give one that holds the data, or none to download them.")
+    return path
+
+
+def _named(on_progress: Progress | None, name: str) -> Callable[[int, int | None], None] | None:
+    return None if on_progress is None else lambda done, total: on_progress(name, done, total)

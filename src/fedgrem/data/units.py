@@ -1,0 +1,55 @@
+"""Federated standardization: a common location and scale for every column, from summaries of the sites only."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedgrem.data.federation import Site, Units
+from fedgrem.types import NumpyArray
+
+
+class Summary(NamedTuple):
+    """What one site says of its columns, the response of a regression last: two numbers each, whatever its rows."""
+
+    mean: NumpyArray
+    """(p,)"""
+    deviation: NumpyArray
+    """(p,) standard deviations within the site."""
+
+
+def summarize_site(site: Site) -> Summary:
+    """Weighted mean and standard deviation of every column, over the cells that are there."""
+    values = site.rows if site.target is None else np.column_stack([site.rows, site.target])
+    weight = np.where(np.isnan(values), 0.0, site.row_weight[:, None])
+    total = np.maximum(weight.sum(axis=0), np.finfo(float).tiny)
+    # About a value of the column itself: columns may sit far from zero.
+    anchor = np.nan_to_num(values[np.argmax(weight > 0, axis=0), np.arange(values.shape[1])])
+    away = np.nan_to_num(values - anchor)
+    shift = (weight * away).sum(axis=0) / total
+    variance = (weight * (away - shift) ** 2).sum(axis=0) / total
+    return Summary(anchor + shift, np.sqrt(variance))
+
+
+def common_units(summaries: Sequence[Summary]) -> Units:
+    """The medians of the sites' means and deviations: a minority of bad sites cannot move them far.
+
+    A column that is constant at most sites has the median of the deviations that are not zero; one that is constant at
+    every site varies between them only, and has the spread of its means.
+
+    Examples
+    --------
+    >>> one = Summary(np.array([1.0]), np.array([2.0]))
+    >>> broken = Summary(np.array([1e9]), np.array([1e9]))
+    >>> units = common_units([one, one, broken])
+    >>> units.location.tolist(), units.scale.tolist()
+    ([1.0], [2.0])
+    """
+    means = np.stack([summary.mean for summary in summaries])
+    deviations = np.stack([summary.deviation for summary in summaries])
+    location = np.median(means, axis=0)
+    scale = np.median(deviations, axis=0)
+    for j in np.flatnonzero(~(scale > 0)):
+        varying = deviations[deviations[:, j] > 0, j]
+        scale[j] = np.median(varying) if len(varying) else np.abs(means[:, j] - location[j]).max()
+    return Units(location, np.where(scale > 0, scale, 1.0))

@@ -1,0 +1,196 @@
+"""One cell of a study on real data: split, spoil some sites, fit without labels, score the rows held out."""
+
+import os
+import time
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgrem.algorithms.plan import Plan
+from fedgrem.algorithms.pooled import InOnePot
+from fedgrem.algorithms.registry import build_algorithm, steady_penalty
+from fedgrem.algorithms.rounds import run
+from fedgrem.algorithms.search import find_starts
+from fedgrem.algorithms.start import StartPlan
+from fedgrem.data.download import cache_folder
+from fedgrem.data.embedding import Embedding, embed
+from fedgrem.data.federation import Federation
+from fedgrem.data.real import RealData, load_fashion, load_mnist, load_pen, spread_over_sites
+from fedgrem.data.units import common_units, summarize_site
+from fedgrem.engines.inprocess import InProcess
+from fedgrem.experiments.specs import Method, Setting
+from fedgrem.families.base import Family
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.kernels.precision import precision
+from fedgrem.kernels.scores import misclustering_rate
+from fedgrem.types import Array, FitResult, NumpyArray, Params, SiteData
+
+DATA = "FEDGREM_DATA"
+"""Environment variable: the folder with the data sets, for the workers of a study. Without it they are downloaded."""
+EMBEDDING = "FEDGREM_EMBEDDING"
+"""Environment variable: how images are embedded, "tsne" by default."""
+TRAINED = 0.8
+"""Part of a site's rows that is fitted; the others are held out."""
+N_IMAGE_SITES = 100
+DIMENSIONS = 10
+
+
+class SiteRows(NamedTuple):
+    """All rows of a data set by site."""
+
+    rows: tuple[NumpyArray, ...]
+    """(n_k, p) each."""
+    labels: tuple[NumpyArray, ...]
+    """(n_k,) each, for scoring only."""
+
+
+class Split(NamedTuple):
+    """What a replication fits and scores."""
+
+    trained: list[NumpyArray]
+    tested: list[NumpyArray]
+    test_labels: list[NumpyArray]
+    honest: NumpyArray
+    """(K,) whether a site is as it was recorded."""
+
+
+def load(name: str) -> RealData:
+    """A data set, from the folder of the study or downloaded."""
+    folder = Path(os.environ[DATA]) if DATA in os.environ else None
+    if name == "pen":
+        return load_pen(folder)
+    return load_mnist(folder) if name == "mnist" else load_fashion(folder)
+
+
+def embedding_of(data: RealData, method: str | None = None) -> Embedding:
+    """Images in a few dimensions; found once, then read from the cache."""
+    chosen: Any = method or os.environ.get(EMBEDDING, "tsne")
+    return embed(data.rows, method=chosen, n_components=DIMENSIONS, seed=0, cache=cache_folder() / "embeddings")
+
+
+@lru_cache(maxsize=1)
+def _prepared(name: str) -> tuple[NumpyArray, NumpyArray, NumpyArray | None]:
+    data = load(name)
+    rows = data.rows if data.sites is not None else np.asarray(embedding_of(data).rows, dtype=float)
+    return rows, data.labels, data.sites
+
+
+def by_site(name: str, seed: int) -> SiteRows:
+    """The rows of every site: writers, or images spread at random with the seed of the replication."""
+    rows, labels, sites = _prepared(name)
+    if sites is None:
+        sites = spread_over_sites(len(rows), N_IMAGE_SITES, seed)
+    members = [np.flatnonzero(sites == site) for site in np.unique(sites)]
+    return SiteRows(tuple(rows[mine] for mine in members), tuple(labels[mine] for mine in members))
+
+
+def split_and_spoil(
+    data: SiteRows, seed: int, *, contaminated: int = 0, way: str = "none", n_train: int | None = None
+) -> Split:
+    """Hold rows out at every site, and spoil what some random sites fit.
+
+    Parameters
+    ----------
+    contaminated : how many sites.
+    way : "far" replaces their rows by a Gaussian as wide as theirs, ten of its standard deviations away; "permuted"
+        puts their columns in another order; "clump" replaces their rows by a tight clump next to a group of another
+        site.
+    n_train : rows to fit at each site, instead of four fifths.
+    """
+    generator = np.random.default_rng([seed, 2024])
+    trained, tested, labels = [], [], []
+    for rows, label in zip(data.rows, data.labels, strict=True):
+        order = generator.permutation(len(rows))
+        held_in = round(TRAINED * len(rows))
+        fitted = order[: held_in if n_train is None else min(n_train, held_in)]
+        trained.append(rows[fitted])
+        tested.append(rows[order[held_in:]])
+        labels.append(label[order[held_in:]])
+    honest = np.ones(len(trained), dtype=bool)
+    honest[generator.permutation(len(trained))[:contaminated]] = False
+    good = np.flatnonzero(honest)
+    for k in np.flatnonzero(~honest):
+        other = int(generator.choice(good))
+        trained[k] = _spoiled(trained[k], way, trained[other], generator)
+    return Split(trained, tested, labels, honest)
+
+
+def _spoiled(rows: NumpyArray, way: str, other: NumpyArray, generator: np.random.Generator) -> NumpyArray:
+    size = rows.std(axis=0)
+    if way == "far":
+        return np.asarray(rows.mean(axis=0) + 10.0 * size + size * generator.normal(size=rows.shape))
+    if way == "permuted":
+        return rows[:, generator.permutation(rows.shape[1])]
+    if way == "clump":
+        target = other[generator.integers(len(other))]
+        return np.asarray(target + 0.5 * size + 0.02 * size * generator.normal(size=rows.shape))
+    raise ValueError(way)
+
+
+@partial(jax.jit, static_argnames="family")
+def _predicted(family: Family, data: SiteData, params: Params) -> Array:
+    def one(data: SiteData, params: Params) -> Array:
+        density = family.log_density(data, params.theta, params.spread)
+        return jnp.argmax(density + jnp.log(params.weights)[:, None], axis=0)
+
+    return jax.vmap(one)(data, params)
+
+
+def misclustering(family: Family, result: FitResult, tested: list[NumpyArray], split: Split) -> float:
+    """Percent of held-out rows in the wrong group, each site relabelled as suits it best; mean over honest sites."""
+    size = max(len(rows) for rows in tested)
+    columns = np.zeros((len(tested), tested[0].shape[1], size))
+    for k, rows in enumerate(tested):
+        columns[k, :, : len(rows)] = rows.T
+    blank = jnp.ones((len(tested), size))
+    params = Params(
+        jnp.asarray(result.weights),
+        jnp.asarray(result.theta),
+        None if result.spread is None else jnp.asarray(result.spread),
+    )
+    found = np.asarray(_predicted(family, SiteData(jnp.asarray(columns), blank, blank), params))
+    rates = [misclustering_rate(split.test_labels[k], found[k, : len(tested[k])]) for k in np.flatnonzero(split.honest)]
+    return 100.0 * float(np.mean(rates))
+
+
+def play_real_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
+    """One row per method: mis-clustering, rounds, time. All methods fit the same rows from the same start."""
+    split = split_and_spoil(by_site(setting.model, seed), seed, **setting.simulation)
+    names = [f"site-{k + 1:03d}" for k in range(len(split.trained))]
+    raw = Federation.from_sites(names, split.trained)
+    units = common_units([summarize_site(site) for site in raw.sites])
+    federation = raw.in_units(units)
+    tested = [(rows - units.location) / units.scale for rows in split.tested]
+    n_groups = len(np.unique(np.concatenate(split.test_labels)))
+    family = Gaussian("tied")
+    penalty = steady_penalty(2.0, 0.1, federation.n_features, len(names))
+    plan = Plan(StartPlan(n_groups), seed=seed, tol=1e-5, start_penalty=penalty)
+    common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
+    starts: dict[bool, tuple[Params, float]] = {}
+    rows = []
+    with precision("float64"):
+        for method in methods:
+            algorithm = build_algorithm(method.algorithm, family, **method.options)
+            pot = isinstance(algorithm, InOnePot)
+            if pot not in starts:
+                begin = time.perf_counter()
+                seeker = build_algorithm("pooled-em" if pot else "fedgrem", family)
+                params = find_starts(InProcess(seeker, federation, plan.start), plan, family).params
+                params.theta.block_until_ready()
+                starts[pot] = params, time.perf_counter() - begin
+            given, start_seconds = starts[pot]
+            begin = time.perf_counter()
+            engine = InProcess(algorithm, federation, plan.start)
+            result = run(algorithm, engine, plan._replace(given=given, align=False))
+            seconds = time.perf_counter() - begin
+            rows.append(
+                common
+                | {"method": method.name, "error": misclustering(family, result, tested, split)}
+                | {"rounds": result.n_rounds, "settled": bool(result.converged)}
+                | {"seconds": seconds, "start_seconds": start_seconds}
+            )
+    return rows

@@ -1,0 +1,147 @@
+"""What each site gained over fitting alone, judged on rows that neither fit has seen."""
+
+import warnings
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from fedgrem.errors import InputError
+from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.report.rows import GivenRows, given_rows
+from fedgrem.types import NumpyArray
+
+ALONE = "local-em"
+CLEAR = 2.0
+"""Standard errors beyond which a difference counts as clear."""
+FEWEST_HELD = 2
+"""Rows that a site must hold back to be judged: fewer have no standard error."""
+
+
+class SiteGain(NamedTuple):
+    """One site: log-likelihood per held-out row, by the fit of all sites together and by its own fit."""
+
+    name: str
+    n_fitted: int
+    n_held: int
+    together: float
+    alone: float
+    gain: float
+    """Together less alone; above 0 the site is better off with the others."""
+    error: float
+    """Standard error of the gain, from the differences of single rows."""
+
+    @property
+    def word(self) -> str:
+        """Gains, loses, or unclear: within two standard errors."""
+        return word_of(self.gain, self.error)
+
+
+class Gains(NamedTuple):
+    """All sites that could be judged."""
+
+    sites: list[SiteGain]
+    """In the order of the model's ``site_names_``."""
+    too_small: list[str]
+    """Sites with too few rows to hold any back."""
+    unknown: list[str]
+    """Sites of the rows that the model does not know; left out."""
+    share: float
+    """Of each site's rows held out."""
+    settled: bool
+    """Whether both fits settled."""
+
+    def worst_first(self, odd: frozenset[str]) -> list[SiteGain]:
+        """Odd sites first, then those that lost most."""
+        return sorted(self.sites, key=lambda site: (site.name not in odd, site.gain))
+
+    def over(self, names: set[str]) -> tuple[float, float]:
+        """Gain per held-out row of these sites taken together, and its standard error."""
+        chosen = [site for site in self.sites if site.name in names]
+        held = np.array([site.n_held for site in chosen], dtype=float)
+        if not len(held):
+            return float("nan"), float("nan")
+        share = held / held.sum()
+        gain = float(share @ [site.gain for site in chosen])
+        return gain, float(np.sqrt(share**2 @ [site.error**2 for site in chosen]))
+
+
+def word_of(gain: float, error: float) -> str:
+    """Gains, loses, or unclear.
+
+    Examples
+    --------
+    >>> word_of(0.3, 0.1), word_of(0.1, 0.1), word_of(-0.3, 0.1)
+    ('gains', 'unclear', 'loses')
+    """
+    if abs(gain) <= CLEAR * error:
+        return "unclear"
+    return "gains" if gain > 0 else "loses"
+
+
+def measure_gain(
+    model: BaseFederatedMixture, X: Any, y: Any = None, *, sites: Any = None, share: float = 0.2, seed: int = 0
+) -> Gains:
+    """Hold back some rows of every site, fit the rest together and alone, and score both on what was held back.
+
+    Both fits have the model's options, except that alone means ``algorithm="local-em"``. Every row counts once.
+
+    Parameters
+    ----------
+    model : a fitted model; it is not changed.
+    X, y, sites : rows, as in ``fit``.
+    share : of every site's rows to hold back.
+    seed : of the split and of both fits.
+    """
+    given = given_rows(model, X, y, sites)
+    names = [str(name) for name in model.site_names_]
+    used, held = _split(given, names, int(model.n_components), share, seed)
+    if len(np.unique(given.site[used])) < 2 or not held.any():
+        raise InputError(
+            "the gain over fitting alone needs at least two sites with rows to fit and to hold back; give more rows, "
+            "and name their sites with sites=."
+        )
+    seen, unseen = given.take(used & ~held), given.take(held)
+    together = _refitted(model, seen, {"random_state": seed})
+    alone = _refitted(model, seen, {"random_state": seed, "algorithm": ALONE})
+    labels = model.site_names_[unseen.site]
+    scores = [np.asarray(fit.score_samples(unseen.rows, unseen.target, sites=labels)) for fit in (together, alone)]
+    judged = []
+    for k in np.unique(unseen.site).tolist():
+        ours, theirs = (score[unseen.site == k] for score in scores)
+        error = float((ours - theirs).std(ddof=1) / np.sqrt(len(ours)))
+        gain = float((ours - theirs).mean())
+        n_fitted = int((seen.site == k).sum())
+        judged.append(SiteGain(names[k], n_fitted, len(ours), float(ours.mean()), float(theirs.mean()), gain, error))
+    known = {site.name for site in judged}
+    too_small = [names[k] for k in np.unique(given.site).tolist() if names[k] not in known]
+    return Gains(judged, too_small, given.unknown, share, bool(together.converged_ and alone.converged_))
+
+
+def _split(
+    given: GivenRows, names: list[str], n_components: int, share: float, seed: int
+) -> tuple[NumpyArray, NumpyArray]:
+    """Which rows are used at all, and which are held back, ``(N,)`` each; what a site holds back is its own affair."""
+    used, held = np.ones(len(given.site), dtype=bool), np.zeros(len(given.site), dtype=bool)
+    for k in np.unique(given.site).tolist():
+        mine = np.flatnonzero(given.site == k)
+        n_held = round(share * len(mine))
+        if len(mine) < n_components:
+            used[mine] = False
+        elif n_held >= FEWEST_HELD and len(mine) - n_held >= n_components:
+            generator = np.random.default_rng([seed, crc32(names[k].encode())])
+            held[generator.choice(mine, size=n_held, replace=False)] = True
+    return used, held
+
+
+def _refitted(model: BaseFederatedMixture, seen: GivenRows, changes: dict[str, Any]) -> BaseFederatedMixture:
+    """A fit of the same options on other rows; starts that the user gave need all the sites they were given for."""
+    options = model.get_params(deep=False) | changes
+    if len(np.unique(seen.site)) < len(model.site_names_):
+        options |= {"weights_init": None, f"{model._theta_name}_init": None}
+    fit: Any = type(model)(**options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whether it settled is told with the gains
+        fit.fit(seen.rows, seen.target, sites=model.site_names_[seen.site])
+    refitted: BaseFederatedMixture = fit
+    return refitted

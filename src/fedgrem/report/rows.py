@@ -1,0 +1,80 @@
+"""Rows that a report is given: checked against the model, with the place of each row's site in it."""
+
+from typing import Any, NamedTuple
+
+import narwhals as nw
+import numpy as np
+
+from fedgrem.data.tables import column_names, gather, gather_values, is_frame
+from fedgrem.errors import InputError, ShapeError
+from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.report.summary import check_fitted
+from fedgrem.types import NumpyArray
+
+
+class GivenRows(NamedTuple):
+    """Rows of sites that the model knows."""
+
+    rows: Any
+    """(N, p) array or data frame."""
+    target: NumpyArray | None
+    """(N,) responses of a regression."""
+    site: NumpyArray
+    """(N,) index into the model's ``site_names_``."""
+    unknown: list[str]
+    """Sites that were not fitted; their rows are left out."""
+
+    def take(self, which: NumpyArray) -> "GivenRows":
+        """Some of the rows: those at these places, or where a mask is true."""
+        place = np.flatnonzero(which) if which.dtype == bool else which
+        rows = (
+            nw.from_native(self.rows, eager_only=True)[place].to_native() if is_frame(self.rows) else self.rows[place]
+        )
+        return self._replace(
+            rows=rows, target=None if self.target is None else self.target[place], site=self.site[place]
+        )
+
+
+def given_rows(model: BaseFederatedMixture, X: Any, y: Any = None, sites: Any = None) -> GivenRows:
+    """Check that rows are of the model's columns and of its sites.
+
+    Parameters
+    ----------
+    model : a fitted model.
+    X, y, sites : as in ``fit``.
+    """
+    check_fitted(model)
+    table = gather(X, sites)
+    _check_columns(model, table.rows)
+    target = None
+    if model._family().has_target:
+        if y is None:
+            raise InputError("a mixture of regressions is judged by its responses; give them as y=.")
+        target = np.asarray(gather_values("y", y, table), dtype=float)
+        if target.shape != table.site_of_row.shape:
+            raise ShapeError(f"y has shape {target.shape}, expected {table.site_of_row.shape}, one value per row.")
+    place = {str(name): k for k, name in enumerate(model.site_names_)}
+    site = np.array([place.get(str(label), -1) for label in table.labels])[table.site_of_row]
+    unknown = [str(label) for label in table.labels if str(label) not in place]
+    if not (site >= 0).any():
+        raise InputError(
+            f"no row is of a fitted site: the rows are of {_listed(unknown)}, the model of {_listed(list(place))}; "
+            "name the site of each row with sites=."
+        )
+    rows = table.rows if is_frame(table.rows) else np.asarray(table.rows)
+    given = GivenRows(rows, target, site, unknown)
+    return given.take(site >= 0) if unknown else given
+
+
+def _check_columns(model: BaseFederatedMixture, rows: Any) -> None:
+    names = column_names(rows)
+    fitted = [str(name) for name in getattr(model, "feature_names_in_", [])]
+    if names is not None and fitted and names != fitted:
+        raise InputError(f"the rows have the columns {_listed(names)}, the model was fitted on {_listed(fitted)}.")
+    shape = np.shape(rows)
+    if len(shape) != 2 or shape[1] != model.n_features_in_:
+        raise ShapeError(f"the rows have shape {shape}, expected (n, {model.n_features_in_}), the fitted columns.")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,38 @@
+"""Models as a fit would leave them, made up in no time."""
+
+import numpy as np
+
+from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
+
+THETA = {FederatedGaussianMixture: "means_", FederatedRegressionMixture: "coef_", FederatedMixture: "params_"}
+
+
+def made_up(n_sites=5, n_features=3, n_components=2, *, cls=FederatedGaussianMixture, n_rounds=8, **options):
+    """Most components at the center, some near it, the last site far away; site 0 wholly at the center."""
+    generator = np.random.default_rng(0)
+    model = cls(n_components=n_components, **options)
+    center = 4.0 * generator.normal(size=(n_components, n_features))
+    moved = generator.normal(size=(n_sites, n_components, n_features)) * (
+        generator.random((n_sites, n_components, 1)) < 0.4
+    )
+    moved[0], moved[-1] = 0.0, 25.0
+    model.site_names_ = np.array([f"site-{k}" for k in range(n_sites)])
+    setattr(model, THETA[cls], center + moved)
+    model.center_, model.n_features_in_ = center, n_features
+    model.weights_ = generator.dirichlet(np.ones(n_components), size=n_sites)
+    model.center_weights_ = np.full(n_components, 1.0 / n_components)
+    model.site_distance_ = np.linalg.norm(moved, axis=-1)
+    model.at_center_ = model.site_distance_ == 0.0
+    model.n_rows_ = np.full(n_sites, 100.0)
+    model.n_rounds_, model.converged_ = n_rounds, True
+    model.unsettled_sites_ = np.array([], dtype=str)
+    model.cost_ = {"numbers_per_round": n_sites * n_components * (n_features + 1)}
+    falling = 10.0 ** -np.arange(float(n_rounds))
+    spread = falling[:, None] * np.linspace(0.5, 1.0, n_sites)
+    model.history_ = {
+        "movement": spread,
+        "center_movement": falling,
+        "penalty": np.full(n_rounds, 4.0),
+        "log_likelihood": -100.0 * (4.0 + spread),
+    }
+    return model

@@ -1,0 +1,216 @@
+"""The page of a fit: what it says is what the model holds, and it needs nothing from elsewhere."""
+
+import re
+from datetime import datetime
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
+from fedgrem.errors import InputError
+from fedgrem.report.gain import Gains, SiteGain
+from fedgrem.report.model import model_page, write_model_report
+from fedgrem.report.model_words import Origin
+from fedgrem.report.numbers import decimals_for, fixed
+from fedgrem.report.summary import summarize
+from tests.report.models import made_up
+
+pytest.importorskip("matplotlib")
+
+GAINS = Gains(
+    [SiteGain("site-0", 80, 20, -3.0, -3.5, 0.5, 0.1), SiteGain("site-4", 80, 20, -4.0, -3.0, -1.0, 0.2)],
+    ["site-1"], ["elsewhere"], 0.2, True,
+)  # fmt: skip
+
+
+class Tags(HTMLParser):
+    """Complains about a tag that is closed without having been opened, or the other way round."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "link", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def _no_figures(monkeypatch):
+    """Figures are most of the work, and not what a test of words is about."""
+    monkeypatch.setattr("fedgrem.report.model_sections.drawing", lambda *_: "<svg></svg>")
+
+
+def page_of(model, *arguments):
+    text = model_page(model, summarize(model), *arguments)
+    parser = Tags()
+    parser.feed(text)
+    assert parser.open == []
+    assert not re.search(r"https?:|<script|@import|url\((?!#)", text)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("cls", "n_sites", "n_features", "n_components"),
+    [
+        (FederatedGaussianMixture, 1, 1, 1),
+        (FederatedRegressionMixture, 2, 1, 2),
+        (FederatedMixture, 3, 2, 1),
+        (FederatedGaussianMixture, 5, 3, 9),
+    ],
+)
+def test_any_fit_has_a_page_that_asks_nothing_of_the_network(cls, n_sites, n_features, n_components):
+    text = page_of(made_up(n_sites, n_features, n_components, cls=cls))
+    assert "<svg" in text
+    assert all(f"site-{k}" in text for k in range(n_sites))
+
+
+def test_many_sites_are_folded_and_the_page_stays_small():
+    model = made_up(200, 16, 10, n_rounds=300)
+    text = page_of(model)
+    assert len(text) < 2_500_000
+    assert "and 170 more" in text
+    order = [text.index(f'title="site-{k}"') for k in (199, 0)]
+    assert order == sorted(order)
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_thousands_of_sites_are_counted():
+    text = page_of(made_up(1000, 2, 2))
+    assert "and 970 more" in text
+    assert "and 470 more sites, not listed" in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_many_parameters_are_cut_to_those_that_tell_most():
+    assert "and 60 more parameters, in which the centers differ less" in page_of(made_up(3, 100, 2))
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_every_site_has_one_verdict_and_they_add_up():
+    model = made_up(5, 3, 2)
+    text = page_of(model)
+    counted = [int(n) for n in re.findall(r"<b>(\d+) of 5 sites</b>", text)]
+    assert sum(counted) == 5
+    assert "<b>1 of 5 sites</b> is farther out than size and spread explain: site-4 (" in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_weights_distances_and_centers_are_those_of_the_model():
+    model = made_up(4, 2, 2)
+    text = page_of(model)
+    for column in model.center_.T:
+        assert all(f">{fixed(value, decimals_for(column))}</td>" in text for value in column)
+    for weight in model.weights_.ravel():
+        assert f"{weight:.1%}" in text
+    assert f"{model.site_distance_[-1, 0]:.1f}" in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_the_component_named_for_a_site_is_its_farthest():
+    model = made_up(6, 3, 4)
+    text = page_of(model)
+    for name, distance in zip(model.site_names_, model.site_distance_, strict=True):
+        told = re.search(rf"<summary><b>{name}</b>.*?farthest out in component (\d+)", text)
+        assert told is None if not distance.any() else int(told[1]) == distance.argmax()
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_columns_are_called_by_their_names_and_names_cannot_break_the_page():
+    model = made_up(3, 2, 2)
+    model.feature_names_in_ = np.array(["glucose", "<script>alert(1)</script>"], dtype=object)
+    model.site_names_ = np.array(["a & b", '"quoted"', "<b>north"])
+    text = page_of(model)
+    assert "glucose" in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert "&lt;b&gt;north" in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_without_rows_the_page_says_what_it_would_need():
+    text = page_of(made_up(), None, "", Origin("my/model", "0.1.0", datetime(2024, 5, 6, 7, 8)))
+    assert "a model holds no rows" in text
+    assert "fedgrem report my/model --data data.csv" in text
+    assert "saved on 6 May 2024, 07:08 by fedgrem 0.1.0" in text
+    assert "This page holds no rows" in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_gains_are_shown_and_losses_are_marked():
+    text = page_of(made_up(), GAINS)
+    assert re.search(r'site-4.*?<td class="loss">\N{MINUS SIGN}1.000.*?class="mark in no">loses', text)
+    assert re.search(r'site-0</td><td>\+0.500.*?class="mark in yes">gains', text)
+    assert "1 of 2 sites clearly gained, 1 clearly lost (site-4)" in text
+    assert "too few rows to hold any back: 1 site (site-1)" in text
+    assert "not in the model: 1 site (elsewhere)" in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_fit_that_did_not_settle_says_so():
+    model = made_up()
+    model.converged_, model.unsettled_sites_ = False, np.array(["site-2"])
+    text = page_of(model)
+    assert "The fit had not settled after 8 rounds. Still moving: site-2." in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"algorithm": "local-em"}, "fitted at each site alone; there is nothing to compare"),
+        ({"penalty": 0.0}, "Every site has an answer of its own"),
+        ({"penalty": np.inf}, "All sites share the components, by construction"),
+        ({"algorithm": "fedem"}, "All sites share the components, by construction"),
+        ({"algorithm": "pooled-em"}, "All rows were taken together"),
+    ],
+)
+def test_the_words_are_those_of_the_method(options, said):
+    assert said in page_of(made_up(**options))
+
+
+@pytest.mark.usefixtures("_no_figures")
+@pytest.mark.parametrize("n_covariances", [1, 2])
+def test_the_spread_within_components_stands_beside_the_centers(n_covariances):
+    model = made_up(3, 2, 2)
+    model.center_ = np.array([[0.0, 0.0], [4.0, 5.0]])
+    model.center_covariances_ = np.broadcast_to(np.diag([0.25, 9.0]), (n_covariances, 2, 2))
+    text = page_of(model)
+    assert text.count("± 0.50</small>") == n_covariances
+    assert text.count("± 3.00</small>") == n_covariances
+    assert ("<th>spread within</th>" in text) == (n_covariances == 1)
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_intercept_and_noise_of_a_regression_are_shown_where_it_has_them():
+    model = made_up(3, 2, 2, cls=FederatedRegressionMixture)
+    model.center_intercept_, model.center_noise_ = np.array([1.5, 2.5]), np.array([7.5, 7.5])
+    text = page_of(model)
+    assert "intercept</td><td>1.50</td><td>2.50" in text
+    assert "noise</td><td>7.50</td><td>7.50" in text
+
+
+def test_a_page_with_rows_warns_and_one_without_draws_none(tmp_path):
+    generator = np.random.default_rng(0)
+    rows = {name: generator.normal(size=(40, 2)) for name in ("north", "south", "east")}
+    model = FederatedGaussianMixture(1, covariance="identity", n_init=1, random_state=0).fit(rows)
+    text = model.report(tmp_path / "page.html", rows, show_rows=30).read_text(encoding="utf-8")
+    assert "Rows are private" in text
+    assert "A sample of rows" in text
+    assert "What each site gained" in text
+    assert "A sample of rows" not in model.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_rows_can_only_be_shown_if_they_are_given(tmp_path):
+    with pytest.raises(InputError, match="show_rows draws rows, but none were given"):
+        write_model_report(made_up(), tmp_path / "page.html", show_rows=10)
+    with pytest.raises(InputError, match="show_rows must be >= 0, got -1"):
+        write_model_report(made_up(), tmp_path / "page.html", show_rows=-1)
+
+
+def test_a_model_that_is_not_fitted_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is not fitted; call fit first"):
+        FederatedGaussianMixture().report(tmp_path / "page.html")
