@@ -1,4 +1,4 @@
-"""What every test gets: double precision in a scope, a compilation cache shared by the workers, fixed examples."""
+"""What every test gets: double precision in a scope, a compilation cache, fixed examples."""
 
 import os
 from pathlib import Path
@@ -12,9 +12,10 @@ import scipy.linalg  # noqa: F401  # loads its BLAS, which the limit below must 
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
-CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+# Each worker its own: a program read while another worker writes it can crash the reader.
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax" / os.environ.get("PYTEST_XDIST_WORKER", "alone")
 
-# One program per shape, compiled once for all workers and all runs, however small it is.
+# One program per shape, compiled once for all runs, however small it is.
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -266,3 +266,25 @@ def test_only_the_packages_own_warnings_are_shown(capsys):
     with warnings_as_notices():
         warnings.warn("inner workings", RuntimeWarning, stacklevel=1)
     assert capsys.readouterr().err == ""
+
+
+def test_empty_cells_are_refused_or_filled_in(tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    lines = ["site,a,b"]
+    for k in range(2):
+        for i in range(40):
+            a, b = generator.normal(size=2) + (i % 2) * 6.0
+            lines.append(f"s{k},{a:.4f}," + ("" if i % 8 == 0 else f"{b:.4f}"))
+    table = tmp_path / "gaps.csv"
+    table.write_text("\n".join(lines) + "\n")
+    options = ["--site", "site", "--components", "2", "--out", str(tmp_path / "model")]
+    with pytest.raises(SystemExit):
+        main(["fit", str(table), *options])
+    assert "missing='em'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as done:
+        main(["fit", str(table), *options, "--missing", "em"])
+    assert done.value.code in (0, None)
+    with pytest.raises(SystemExit) as done:
+        main(["predict", str(tmp_path / "model"), str(table), "--out", str(tmp_path / "groups.csv")])
+    assert done.value.code in (0, None)
+    assert len((tmp_path / "groups.csv").read_text().splitlines()) == 81

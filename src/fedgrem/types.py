@@ -24,6 +24,9 @@ class SiteData(NamedTuple):
     rows_first: Array | None = None
     """(n, p) the same features once more, for sums over rows: half the time of a step goes into reading them."""
 
+    observed: Array | None = None
+    """(p, n) 1 where a cell was recorded and 0 where it is missing, and 0 in ``columns``; None if none is missing."""
+
     @property
     def rows(self) -> Array:
         """(n, p) features, for products of the kind ``mass @ rows``."""

@@ -18,6 +18,7 @@ def made(monkeypatch):
     labels, sites = np.tile(np.arange(3), 120), np.repeat(np.arange(1, 7), 60)
     centers = 8.0 * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     rows = centers[labels] + generator.normal(size=(360, 2)) + 0.3 * sites[:, None]
+    rows = np.column_stack([rows, rows[:, 0] - 2.0 * rows[:, 1]])
     monkeypatch.setattr(real, "_prepared", lambda name: (rows, labels, sites))
     return rows, labels, sites
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,13 @@ from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 LEAST_STEP_SCALE = 0.02
 """A reported step scale below this is taken as this, so that no site can make itself arbitrarily heavy."""
+
+
+class Chart(NamedTuple):
+    """What the center holds besides: in which coordinates spreads are shrunk."""
+
+    reference: Array
+    """(C, s) the common spread of the starts."""
 
 
 @partial(
@@ -61,7 +68,9 @@ class FedGrEM:
         """Begin at the coordinate-wise median of the starts, with lambda_0."""
         penalty = jnp.asarray(self.penalty_start, dtype=params.theta.dtype)
         center = jnp.median(params.theta, axis=0)
-        return Central(params, center, n_rows, params.weights, penalty, spread=middle_spread(params))
+        middle = middle_spread(params)
+        extra = () if middle is None else Chart(middle)
+        return Central(params, center, n_rows, params.weights, penalty, extra, middle)
 
     def broadcast(self, central: Central) -> Broadcast:
         """Each site gets its own parameters back."""
@@ -83,28 +92,29 @@ class FedGrEM:
         penalty = jnp.where(self.penalty == 0, 0.0, penalty)
         solution = self._solve(theta, uploads, penalty, start)
         shrunk, center = (self.family.from_noise_units(t, noise) for t in (solution.shrunk, solution.center))
-        spread, common = self._shrink_spread(uploads, noise, n_parameters)
+        spread, common = self._shrink_spread(central, uploads, n_parameters)
         params = Params(uploads.params.weights, shrunk, spread)
         if spread is not None and common is not None:
             params = _reseeded(params, center, common, uploads.n_rows)
         after = central._replace(params=params, center=center, penalty=penalty, spread=common)
         return after, solution.iterations, solution.gap
 
-    def _shrink_spread(
-        self, uploads: Upload, noise: Array | None, n_features: int
-    ) -> tuple[Array | None, Array | None]:
+    def _shrink_spread(self, central: Central, uploads: Upload, n_features: int) -> tuple[Array | None, Array | None]:
         """The sites' spreads pulled towards a common one, and that."""
-        spread = uploads.params.spread
-        if spread is None or noise is None:
+        spread, before = uploads.params.spread, central.spread
+        if spread is None or before is None:
             return None, None
-        away = self.family.relative_spread(spread, noise, n_features)
+        # About the common spread of the starts, in every round: were the chart to move with the center, the center of
+        # two very different sites would wander.
+        chart = central.extra.reference
+        away = self.family.relative_spread(spread, chart, n_features)
         n_sites, count, size = away.shape
         constant = self.penalty if self.covariance_penalty is None else self.covariance_penalty
         penalty = jnp.where(constant == 0, 0.0, constant * jnp.sqrt(size + jnp.log(n_sites)))
         weight = jnp.broadcast_to(capped_rows(uploads.n_rows)[:, None], (n_sites, count))
         threshold = jnp.broadcast_to((penalty / jnp.sqrt(uploads.n_rows))[:, None], (n_sites, count))
-        found = shrink_to_center(away, weight, threshold, jnp.zeros((count, size), dtype=away.dtype))
-        pulled, center = (self.family.absolute_spread(a, noise, n_features) for a in (found.shrunk, found.center))
+        found = shrink_to_center(away, weight, threshold, self.family.relative_spread(before, chart, n_features))
+        pulled, center = (self.family.absolute_spread(a, chart, n_features) for a in (found.shrunk, found.center))
         return pulled, center
 
     def _solve(self, theta: Array, uploads: Upload, penalty: Array, start: Array) -> CenterSolution:

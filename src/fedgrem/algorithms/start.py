@@ -65,9 +65,9 @@ def em(
     r"""EM with the family's M-step; returns the parameters and the objective they reach.
 
     The objective is the log-likelihood or, with a prior, the log-likelihood less
-    :math:`\sqrt{n}\lambda\sum_r w_r \min(\|\theta_r - c_r\|, 3\lambda/\sqrt n)`, and each M-step is pulled to the center
-    accordingly. With ``hold_noise`` the spread stays as it is: few rows leave it free to fit whatever partition EM
-    happens to be in.
+    :math:`\sqrt{n}\lambda\sum_r w_r \min(\|\theta_r - c_r\|, 3\lambda/\sqrt n)`, and each M-step is pulled to the
+    center accordingly. With ``hold_noise`` the spread stays as it is: few rows leave it free to fit whatever partition
+    EM happens to be in.
     """
     n_rows = data.row_weight.sum()
 

@@ -24,6 +24,13 @@ class Covariance(StrEnum):
     identity = "identity"
 
 
+class Missing(StrEnum):
+    """What to do about empty cells."""
+
+    refuse = "refuse"
+    em = "em"
+
+
 def fit(
     data: Annotated[
         list[Path],
@@ -63,6 +70,9 @@ def fit(
         Covariance,
         typer.Option(help="`tied`: one matrix for all components; `full`: one each; `identity`: the paper's unit one."),
     ] = Covariance.tied,
+    missing: Annotated[
+        Missing, typer.Option(help="Empty cells: refuse them, or let EM fill in what is expected of them.")
+    ] = Missing.refuse,
     penalty: Annotated[
         float,
         typer.Option(
@@ -93,6 +103,10 @@ def fit(
     from fedgrem.data.files import check_no_gaps, choose_columns
 
     check_folder(out, force=force)
+    if target is not None and missing is Missing.em:
+        raise InputError(
+            "--missing em is for Gaussian components; with --target, drop or impute rows with empty cells."
+        )
     table = read(data, site)
     aside = [name for name in (target, weight) if name is not None]
     if len({*aside, site} - {None}) < len([name for name in (target, weight, site) if name is not None]):
@@ -109,7 +123,7 @@ def fit(
         {"n_components": components, "penalty": penalty, "max_rounds": max_rounds, "tol": tol, "n_init": n_init}
         | {"random_state": seed}
         | ({"noise": "unit"} if target and covariance is Covariance.identity else {})
-        | ({} if target else {"covariance": covariance.value}),
+        | ({} if target else {"covariance": covariance.value, "missing": missing.value}),
     )
     save(model, out, Source(site, target))
 

@@ -63,7 +63,8 @@ def predict(
     table = read_sites(data, site=site or source.site)
     columns = _fitted_columns(fitted, table)
     check_numeric(table.frame, columns)
-    check_no_gaps(table.frame, columns)
+    if getattr(fitted, "missing", None) != "em":
+        check_no_gaps(table.frame, columns)
     for name in (target, keep):
         if name is not None:
             check_column(table.frame, name)

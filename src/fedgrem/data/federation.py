@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,10 +24,11 @@ class Site:
     target: NumpyArray | None
     row_weight: NumpyArray
 
-    def as_data(self, n_padded: int | None = None, dtype: type = np.float64) -> SiteData:
+    def as_data(self, n_padded: int | None = None, dtype: type = np.float64, *, gaps: bool = False) -> SiteData:
         """The site as its local step sees it, in a canonical row order, padded with rows of weight 0.
 
-        Rows are sorted by their values, so that the order in which they were recorded cannot change a fit.
+        Rows are sorted by their values, so that the order in which they were recorded cannot change a fit. With
+        ``gaps``, cells may be missing (NaN).
         """
         n = len(self.rows)
         target = np.zeros(n) if self.target is None else self.target
@@ -37,9 +39,11 @@ class Site:
         weight: Any = np.zeros(size, dtype)
         weight[:n] = self.row_weight[order]
         rows: Any = self.rows[padded].astype(dtype)  # NumPy until the sites are stacked
+        observed: Any = np.ascontiguousarray(~np.isnan(rows).T).astype(dtype) if gaps else None
+        rows = np.nan_to_num(rows) if gaps else rows
         columns: Any = np.ascontiguousarray(rows.T)
         padded_target: Any = target[padded].astype(dtype)
-        return SiteData(columns, padded_target, weight, rows)
+        return SiteData(columns, padded_target, weight, rows, observed)
 
 
 class Units(NamedTuple):
@@ -78,8 +82,12 @@ class Federation:
         *,
         columns: Sequence[str] | None = None,
         min_rows: int = 1,
+        missing_allowed: bool = False,
     ) -> "Federation":
-        """Check every site and put them together; each complaint names the site, what was got, and what to do."""
+        """Check every site and put them together; each complaint names the site, what was got, and what to do.
+
+        With ``missing_allowed``, a cell may be NaN.
+        """
         if len(names) != len(rows):
             raise ShapeError(f"got {len(names)} site names for {len(rows)} sites; give one name per site.")
         if not names:
@@ -96,7 +104,7 @@ class Federation:
         for k, name in enumerate(names):
             target = None if targets is None else targets[k]
             weight = np.ones(len(rows[k])) if row_weights is None else row_weights[k]
-            _check_site(name, rows[k], target, weight, labels, names[0], min_rows)
+            _check_site(name, rows[k], target, weight, labels, names[0], min_rows, missing_allowed)
             sites.append(Site(name, rows[k], target, weight))
         return cls(tuple(sites), labels)
 
@@ -127,8 +135,11 @@ class Federation:
     def check_columns(self, *, constant_allowed: bool) -> None:
         """Refuse a column that says nothing at any site: all zeros, or one value where no intercept can be meant."""
         for j, column in enumerate(self.columns):
-            low = min(site.rows[:, j].min() for site in self.sites)
-            high = max(site.rows[:, j].max() for site in self.sites)
+            values = np.concatenate([site.rows[:, j] for site in self.sites])
+            values = values[~np.isnan(values)]
+            if not len(values):
+                raise InputError(f"column {column!r} is missing in every row of every site; drop it.")
+            low, high = values.min(), values.max()
             if low == high and (low == 0.0 or not constant_allowed):
                 raise InputError(
                     f"column {column!r} is constant ({low:g}) at every site and carries no information; drop it."
@@ -137,9 +148,10 @@ class Federation:
     def stacked(self, dtype: type = np.float64) -> tuple[tuple[SiteData, ...], Array]:
         """Sites stacked in buckets of similar size, and the site index of every stacked place."""
         buckets, order = [], []
+        gaps = any(np.isnan(site.rows).any() for site in self.sites)
         for size, members in bucket_sizes([len(site.rows) for site in self.sites]):
-            stacked = [self.sites[k].as_data(size, dtype) for k in members]
-            buckets.append(SiteData(*(jnp.asarray(np.stack(leaf)) for leaf in zip(*stacked, strict=True))))
+            stacked = [self.sites[k].as_data(size, dtype, gaps=gaps) for k in members]
+            buckets.append(jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *stacked))
             order.extend(members)
         return tuple(buckets), jnp.asarray(order)
 
@@ -188,6 +200,7 @@ def _check_site(
     columns: tuple[str, ...],
     first_name: str,
     min_rows: int,
+    missing_allowed: bool,
 ) -> None:
     if rows.ndim != 2 or rows.shape[1] != len(columns):
         raise ShapeError(
@@ -198,7 +211,7 @@ def _check_site(
         raise InputError(f"site {name!r} has 0 feature(s) (shape={rows.shape}) while a minimum of 1 is required.")
     if len(rows) == 0:
         raise InputError(f"site {name!r} has no rows; leave it out, or give it at least {min_rows}.")
-    _check_finite(name, rows, columns)
+    _check_finite(name, np.where(np.isnan(rows), 0.0, rows) if missing_allowed else rows, columns)
     if target is not None:
         if target.shape != (len(rows),):
             raise ShapeError(
@@ -235,5 +248,6 @@ def _check_finite(name: str, values: NumpyArray, columns: Sequence[str]) -> None
         listed = ", ".join(where[:5]) + (", ..." if len(where) > 5 else "")
         raise InputError(
             f"site {name!r} contains NaN ({n_nan}) or infinity ({n_inf}) in {int(bad.any(axis=1).sum())} row(s), "
-            f"in column(s) {listed}; drop or impute those rows before fitting."
+            f"in column(s) {listed}; drop or impute those rows before fitting, or fit Gaussian components with "
+            "missing='em' (NaN only)."
         )

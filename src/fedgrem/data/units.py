@@ -10,7 +10,10 @@ from fedgrem.types import NumpyArray
 
 
 class Summary(NamedTuple):
-    """What one site says of its columns, the response of a regression last: two numbers each, whatever its rows."""
+    """What one site says of its columns, the response of a regression last: two numbers each, whatever its rows.
+
+    NaN for a column of which it has not a single cell.
+    """
 
     mean: NumpyArray
     """(p,)"""
@@ -28,7 +31,8 @@ def summarize_site(site: Site) -> Summary:
     away = np.nan_to_num(values - anchor)
     shift = (weight * away).sum(axis=0) / total
     variance = (weight * (away - shift) ** 2).sum(axis=0) / total
-    return Summary(anchor + shift, np.sqrt(variance))
+    seen = (weight > 0).any(axis=0)
+    return Summary(np.where(seen, anchor + shift, np.nan), np.where(seen, np.sqrt(variance), np.nan))
 
 
 def common_units(summaries: Sequence[Summary]) -> Units:
@@ -47,9 +51,9 @@ def common_units(summaries: Sequence[Summary]) -> Units:
     """
     means = np.stack([summary.mean for summary in summaries])
     deviations = np.stack([summary.deviation for summary in summaries])
-    location = np.median(means, axis=0)
-    scale = np.median(deviations, axis=0)
+    location = np.nanmedian(means, axis=0)
+    scale = np.nanmedian(deviations, axis=0)
     for j in np.flatnonzero(~(scale > 0)):
         varying = deviations[deviations[:, j] > 0, j]
-        scale[j] = np.median(varying) if len(varying) else np.abs(means[:, j] - location[j]).max()
+        scale[j] = np.median(varying) if len(varying) else np.nanmax(np.abs(means[:, j] - location[j]))
     return Units(location, np.where(scale > 0, scale, 1.0))

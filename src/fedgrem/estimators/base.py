@@ -93,6 +93,10 @@ class BaseFederatedMixture(BaseEstimator):
         self._warn(result)
         return self
 
+    def _missing_allowed(self) -> bool:
+        """Whether cells may be NaN."""
+        return False
+
     def _standardize(self, federation: Federation) -> tuple[Units | None, Federation]:
         """The units in which the fit is to run, and the rows in them; None leaves them as they are."""
         return None, federation
@@ -137,6 +141,7 @@ class BaseFederatedMixture(BaseEstimator):
             [weight[rows_of_site] for rows_of_site in members],
             columns=None if columns is None else [str(name) for name in columns],
             min_rows=self.n_components,
+            missing_allowed=self._missing_allowed(),
         )
         federation.check_columns(constant_allowed=family.has_target)
         return table, federation
@@ -292,7 +297,8 @@ class BaseFederatedMixture(BaseEstimator):
         """Posterior ``(N, R)``, log-likelihood ``(N,)`` and expected response ``(N,)`` of every row."""
         check_is_fitted(self)
         table = self._table_to_predict(X, sites)
-        rows = validate_data(self, table.rows, reset=False, dtype=np.float64)
+        finite: Any = "allow-nan" if self._missing_allowed() else True
+        rows = validate_data(self, table.rows, reset=False, dtype=np.float64, ensure_all_finite=finite)
         rows = self._design(rows)
         family = self._fitted_family()
         target = gather_values("y", y, table)

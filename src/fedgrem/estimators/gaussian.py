@@ -39,6 +39,10 @@ class FederatedGaussianMixture(FederatedDensity):
         ``covariance="identity"``.
     reg_covar : float, default=1e-6
         Added to every variance, in the units of the fit, so that no covariance is singular.
+    missing : {"refuse", "em"}, default="refuse"
+        What to do about cells that are NaN: refuse them with a message, or take them as missing at random and put what
+        is expected of them given the rest of the row in their place, E-step by E-step. Not with "fedgmm" and
+        "fedem-sa".
     algorithm : str, default="fedgrem"
         How the sites work together.
     penalty : float, default=2.0
@@ -97,6 +101,7 @@ class FederatedGaussianMixture(FederatedDensity):
         covariance_penalty: float | None = None,
         standardize: bool | str = "auto",
         reg_covar: float = 1e-6,
+        missing: str = "refuse",
         algorithm: str = "fedgrem",
         penalty: float = 2.0,
         penalty_decay: float = 0.1,
@@ -127,6 +132,12 @@ class FederatedGaussianMixture(FederatedDensity):
         if self.covariance_penalty is not None:
             check_number("covariance_penalty", self.covariance_penalty, least=0.0)
         check_switch("standardize", self.standardize)
+        check_choice("missing", self.missing, ("refuse", "em"))
+        if self.missing == "em" and self.algorithm in ("fedgmm", "fedem-sa"):
+            raise InputError(
+                f"missing='em' does not go with algorithm={self.algorithm!r}, whose sites send sums over complete "
+                "rows; use 'fedgrem', 'fedem', 'tgmm' or a local or pooled one."
+            )
         if self.covariance == "identity" and self.standardize is True:
             raise InputError(
                 "standardize=True does not go with covariance='identity', which fixes the covariance in the columns' "
@@ -136,6 +147,9 @@ class FederatedGaussianMixture(FederatedDensity):
     def _options(self) -> dict[str, Any]:
         penalty = self.covariance_penalty
         return super()._options() | {"covariance_penalty": None if penalty is None else float(penalty)}
+
+    def _missing_allowed(self) -> bool:
+        return bool(self.missing == "em")
 
     # -- units: the fit is standardized, what is reported is not
 
@@ -151,7 +165,8 @@ class FederatedGaussianMixture(FederatedDensity):
 
     def _expose_theta(self, result: FitResult, units: Units | None) -> None:
         if units is None:
-            units = Units(np.zeros(result.theta.shape[-1]), np.ones(result.theta.shape[-1]))
+            ones = np.ones(result.theta.shape[-1], dtype=result.theta.dtype)
+            units = Units(0.0 * ones, ones)
         else:
             self.location_, self.scale_ = units
         self.means_ = result.theta * units.scale + units.location

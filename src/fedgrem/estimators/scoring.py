@@ -45,10 +45,16 @@ def row_scores(
         return np.tile(weights, (n, 1)), np.full(n, np.nan)
     size = 1 << max(6, (n - 1).bit_length())
     columns, response = np.zeros((p, size), dtype), np.zeros(size, dtype)
-    columns[:, :n] = rows.T
+    missing = np.isnan(rows.T)
+    columns[:, :n] = np.where(missing, 0.0, rows.T)
+    observed = None
+    if missing.any():
+        seen = np.ones((p, size), dtype)
+        seen[:, :n] = ~missing
+        observed = jnp.asarray(seen)
     if target is not None:
         response[:n] = target
-    data = SiteData(jnp.asarray(columns), jnp.asarray(response), jnp.ones(size, dtype))
+    data = SiteData(jnp.asarray(columns), jnp.asarray(response), jnp.ones(size, dtype), observed=observed)
     share, log_likelihood = _scores(
         family,
         data,

@@ -39,7 +39,7 @@ def paper_starts(family: Family, federation: Federation, plan: StartPlan, seed: 
         found.append(_tied_at_every_site(bucket, keys[order[first:last]], family=family, plan=plan))
         first = last
     back = jnp.argsort(order)
-    params = Params(*(jnp.concatenate(leaves)[back] for leaves in zip(*found, strict=True)))
+    params: Params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[back], *found)
     return align(family, params, plan, seed)
 
 
@@ -55,7 +55,8 @@ def _tied_start(family: Family, plan: StartPlan, data: SiteData, key: Array) -> 
         return _tied_em(family, data, Params(even, family.draw_start(key, data, plan.n_components)), plan.long)
 
     runs, log_likelihood = jax.lax.map(restart, split_key(key, plan.n_init))
-    return Params(*(leaf[jnp.argmax(log_likelihood)] for leaf in runs))
+    best: Params = jax.tree.map(lambda leaf: leaf[jnp.argmax(log_likelihood)], runs)
+    return best
 
 
 def _tied_em(family: Family, data: SiteData, params: Params, iterations: int) -> tuple[Params, Array]:

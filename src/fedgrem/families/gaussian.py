@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedgrem.families.sampling import spread_rows
+from fedgrem.kernels import gaps
 from fedgrem.kernels import spread as spreads
 from fedgrem.kernels.covariance import second_moments
 from fedgrem.types import Array, SiteData
@@ -44,6 +45,8 @@ class Gaussian:
 
     def log_density(self, data: SiteData, theta: Array, spread: Array | None = None) -> Array:
         """Log density of every row under every component, ``(R, n)``, from one matrix product where it can."""
+        if data.observed is not None:
+            return gaps.log_density(data.columns, data.observed, theta, self._covariances(theta, spread))
         x = data.columns
         constant = 0.5 * x.shape[0] * log(2.0 * pi)
         if spread is None:
@@ -61,6 +64,8 @@ class Gaussian:
 
     def q_gradient(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
         """Gradient of Q in the means, in the metric of the noise, ``(R, p)``."""
+        if data.observed is not None:
+            return gaps.first_moment(data.columns, data.observed, theta, self._covariances(theta, spread), mass)
         return mass @ data.rows - mass.sum(axis=1)[:, None] * theta
 
     def curvature(self, data: SiteData, theta: Array, mass: Array) -> Array:
@@ -70,6 +75,8 @@ class Gaussian:
     def exact_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
         """Weighted means, ``(R, p)``; a component that holds nothing stays where it is."""
         held = mass.sum(axis=1)[:, None]
+        if data.observed is not None:
+            return theta + self.q_gradient(data, theta, mass, spread) / jnp.where(held > 0, held, 1.0)
         return jnp.where(held > 0, mass @ data.rows / jnp.where(held > 0, held, 1.0), theta)
 
     def draw_start(self, key: Array, data: SiteData, n_components: int, spread: Array | None = None) -> Array:
@@ -89,7 +96,9 @@ class Gaussian:
         nearest = jnp.argmax(score, axis=0)
         mass = jnp.where(nearest == jnp.arange(len(theta))[:, None], data.row_weight, 0.0)
         # A component with a single row has no covariance of its own: all begin with that of all.
-        covariance = self._pooled(self._scatter(data, self.exact_step(data, theta, mass), mass), mass.sum(axis=1))
+        # Missing cells count as their column's middle here, as they do where starts are drawn.
+        filled = data._replace(observed=None)
+        covariance = self._pooled(self._scatter(filled, self.exact_step(filled, theta, mass), mass), mass.sum(axis=1))
         count = 1 if self.covariance == "tied" else len(theta)
         first = spreads.from_covariance(self.covariance, covariance)
         return jnp.broadcast_to(first, (count, *first.shape))
@@ -98,7 +107,21 @@ class Gaussian:
         """Covariances about ``theta``; a component that holds next to nothing has that of all."""
         if self.covariance == "identity" or spread is None:
             return None
-        return self._from_scatter(self._scatter(data, theta, mass), mass.sum(axis=1))
+        if data.observed is None:
+            return self._from_scatter(self._scatter(data, theta, mass), mass.sum(axis=1))
+        scatter = gaps.scatter(data.columns, data.observed, theta, self._covariances(theta, spread), mass)
+        if self.covariance == "tied":
+            scatter = scatter.sum(axis=0)
+        elif self.covariance != "full":
+            scatter = jnp.diagonal(scatter, axis1=1, axis2=2)
+        return self._from_scatter(scatter, mass.sum(axis=1))
+
+    def _covariances(self, theta: Array, spread: Array | None) -> Array:
+        """Matrices ``(C, p, p)``, C = 1 where all components share one."""
+        size = theta.shape[1]
+        if spread is None:
+            return jnp.eye(size, dtype=theta.dtype)[None]
+        return spreads.to_covariance(self.covariance, spread, size)
 
     def _scatter(self, data: SiteData, theta: Array, mass: Array) -> Array:
         """``sum_i m_ri (x_i - theta_r)(x_i - theta_r)'``: (R, p, p), their sum over r, or their diagonals."""
