@@ -124,7 +124,10 @@ def _spoiled(rows: NumpyArray, way: str, other: NumpyArray, generator: np.random
     if way == "far":
         return np.asarray(rows.mean(axis=0) + 10.0 * size + size * generator.normal(size=rows.shape))
     if way == "permuted":
-        return rows[:, generator.permutation(rows.shape[1])]
+        places = np.empty(rows.shape[1], dtype=int)
+        cycle = generator.permutation(rows.shape[1])
+        places[cycle] = np.roll(cycle, 1)  # one long cycle: no column stays where it was
+        return rows[:, places]
     if way == "clump":
         target = other[generator.integers(len(other))]
         return np.asarray(target + 0.5 * size + 0.02 * size * generator.normal(size=rows.shape))
