@@ -1,4 +1,4 @@
-"""What every test gets: double precision in a scope, a compilation cache, fixed examples."""
+"""What every test gets: double precision in a scope, a compilation cache shared by the workers, fixed examples."""
 
 import os
 from pathlib import Path
@@ -12,10 +12,12 @@ import scipy.linalg  # noqa: F401  # loads its BLAS, which the limit below must 
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
-# Each worker its own: a program read while another worker writes it can crash the reader.
-CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax" / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+MAPS = Path("/proc/self/maps")
+MANY_MAPS = 20_000
+"""A loaded program takes dozens of memory maps, of which Linux allows a process 65,530: beyond that JAX crashes."""
 
-# One program per shape, compiled once for all runs, however small it is.
+# One program per shape, compiled once for all workers and all runs, however small it is.
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -33,6 +35,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("fedgrem")
+
+
+@pytest.fixture(autouse=True)
+def _few_programs():
+    """Unload compiled programs before there are too many; they are still on disk."""
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

@@ -192,7 +192,7 @@ def test_intercept_and_noise_are_found_in_the_units_of_the_rows(noise):
 
 def test_without_an_intercept_nothing_is_centered():
     rows, targets, _, _ = regressions()
-    model = FederatedRegressionMixture(2, fit_intercept=False, **FAST).fit(rows, targets)
+    model = FederatedRegressionMixture(2, noise="shared", fit_intercept=False, **FAST).fit(rows, targets)
     np.testing.assert_array_equal(model.intercept_, 0.0)
     np.testing.assert_array_equal(model.location_, 0.0)
     with pytest.raises(InputError, match="standardize=True does not go with noise='unit'"):

@@ -18,17 +18,18 @@ def near_rows(key, rows):
 ESTIMATORS = [
     FederatedGaussianMixture(max_rounds=50, n_init=2),
     FederatedRegressionMixture(max_rounds=50, n_init=2),
+    FederatedRegressionMixture(noise="shared", max_rounds=50, n_init=2),
     FederatedMixture(laplace, near_rows, max_rounds=20, n_init=2),
 ]
 
 
 def named_checks():
     """Every check of every estimator; the names carry no function address, so that test workers agree on them."""
-    for estimator in ESTIMATORS:
+    for place, estimator in enumerate(ESTIMATORS):
         for instance, check in estimator_checks_generator(estimator):
             function = getattr(check, "func", check)
             options = "-".join(f"{k}={v}" for k, v in getattr(check, "keywords", {}).items())
-            yield pytest.param(instance, check, id=f"{type(estimator).__name__}-{function.__name__}-{options}")
+            yield pytest.param(instance, check, id=f"{type(estimator).__name__}-{place}-{function.__name__}-{options}")
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

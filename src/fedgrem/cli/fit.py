@@ -122,7 +122,7 @@ def fit(
         weight,
         {"n_components": components, "penalty": penalty, "max_rounds": max_rounds, "tol": tol, "n_init": n_init}
         | {"random_state": seed}
-        | ({"noise": "unit"} if target and covariance is Covariance.identity else {})
+        | ({"noise": "unit" if covariance is Covariance.identity else "shared"} if target else {})
         | ({} if target else {"covariance": covariance.value, "missing": missing.value}),
     )
     save(model, out, Source(site, target))

@@ -24,16 +24,17 @@ from fedgrem.types import FitResult, NumpyArray
 class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     """One mixture of linear regressions per site, shrunk to a common center.
 
-    Covariates and response may have any units: they are standardized by what the sites' summaries have in common, the
-    penalty acts in units of the estimated noise, and all that is reported is in their own units. ``noise="unit"`` is
-    the paper's setting: unit noise in the units of the response, no intercept, and nothing standardized.
+    By default the paper's setting: unit noise in the units of the response, no intercept, and nothing standardized.
+    With ``noise="shared"`` covariates and response may have any units: they are standardized by what the sites'
+    summaries have in common, there is an intercept, the penalty acts in units of the estimated noise, and all that is
+    reported is in their own units.
 
     Parameters
     ----------
     n_components : int, default=1
         R, the same at every site.
-    noise : {"shared", "component", "unit"}, default="shared"
-        One noise variance for all components of a site, one for each, or the known 1. Estimated ones are shrunk to a
+    noise : {"unit", "shared", "component"}, default="unit"
+        The known 1, one noise variance for all components of a site, or one for each. Estimated ones are shrunk to a
         common one like the coefficients.
     fit_intercept : bool or "auto", default="auto"
         "auto" does, except with ``noise="unit"``.
@@ -77,7 +78,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         self,
         n_components: int = 1,
         *,
-        noise: str = "shared",
+        noise: str = "unit",
         fit_intercept: bool | str = "auto",
         standardize: bool | str = "auto",
         ridge: float = 1e-6,

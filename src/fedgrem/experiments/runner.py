@@ -21,8 +21,6 @@ from fedgrem.experiments.specs import Method, Setting, Study
 ROWS = "rows.jsonl"
 """One JSON object per line, appended and flushed as cells finish."""
 SPEC = "study.json"
-COMPILED = "JAX_COMPILATION_CACHE_DIR"
-"""Environment variable: where JAX keeps compiled programs."""
 UNTIMED = ("seconds", "start_seconds")
 """Columns that differ from run to run, whatever the result."""
 
@@ -189,9 +187,6 @@ def _play(cell: Cell) -> list[dict[str, Any]]:
 def _begin_worker() -> None:
     """Ctrl-C is the parent's business; and a worker whose parent was killed has nobody left to work for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if COMPILED in os.environ:
-        # Of its own: a program read while another worker writes it can crash the reader.
-        os.environ[COMPILED] = str(Path(os.environ[COMPILED]) / multiprocessing.current_process().name)
     parent = multiprocessing.parent_process()
 
     def leave_with_parent() -> None:
