@@ -46,8 +46,15 @@ def assert_same_fit(actual, expected, *, rtol=1e-10, atol=1e-10):
         )
 
 
-@pytest.mark.parametrize("engine", [SiteBySite, FakeWire])
-@pytest.mark.parametrize("case", [*FAMILIES, *WITH_NOISE], ids=repr)
+NOISY = {case.name: case for case in WITH_NOISE}
+PAIRS = [
+    *((case, engine) for case in FAMILIES for engine in (SiteBySite, FakeWire)),
+    *((NOISY[name], FakeWire) for name in ("gaussian-tied", "regression-shared")),
+    *(pytest.param(case, SiteBySite, marks=pytest.mark.slow) for case in WITH_NOISE),
+]
+
+
+@pytest.mark.parametrize(("case", "engine"), PAIRS)
 def test_every_engine_gives_the_in_process_answer(case, engine):
     algorithm = FedGrEM(case.family)
     actual = run(algorithm, engine(algorithm, three_sites(case), START), Plan(start=START, max_rounds=5, tol=0.0))

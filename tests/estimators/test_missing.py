@@ -53,7 +53,9 @@ def test_the_score_of_a_row_is_the_density_of_what_is_seen_of_it():
     np.testing.assert_allclose(model.score_samples(row, sites="s0"), np.log(density), rtol=1e-8)
 
 
-@pytest.mark.parametrize("covariance", ["identity", "diag", "tied", "full"])
+@pytest.mark.parametrize(
+    "covariance", ["tied", *(pytest.param(c, marks=pytest.mark.slow) for c in ("identity", "diag", "full"))]
+)
 def test_without_gaps_em_for_gaps_is_em(covariance):
     """One gap in a row of weight 0 changes nothing: the formulas for gaps and those without agree."""
     rows = sites(n_sites=3, n=40)[0]

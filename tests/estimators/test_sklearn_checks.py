@@ -18,7 +18,6 @@ def near_rows(key, rows):
 ESTIMATORS = [
     FederatedGaussianMixture(max_rounds=50, n_init=2),
     FederatedRegressionMixture(max_rounds=50, n_init=2),
-    FederatedRegressionMixture(noise="shared", max_rounds=50, n_init=2),
     FederatedMixture(laplace, near_rows, max_rounds=20, n_init=2),
 ]
 
