@@ -1,17 +1,22 @@
 """FedGrEM at the ends of its penalty, its weights at the center, and its robustness."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedgrem.algorithms.base import WEIGHT_CAP, Algorithm, capped_rows
-from fedgrem.algorithms.fedgrem import LEAST_STEP_SCALE, FedGrEM
+from fedgrem.algorithms.fedgrem import FAST_ROUNDS, LEAST_STEP_SCALE, FedGrEM
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.rounds import run
+from fedgrem.algorithms.search import find_starts
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation, Site
+from fedgrem.data.simulate import simulate
 from fedgrem.engines import InProcess
-from fedgrem.families import Gaussian
+from fedgrem.families import Gaussian, LinearRegression
+from fedgrem.kernels.precision import precision
 from fedgrem.types import Central, Params, Upload
 from tests.conformance.engines import compiled
 from tests.conformance.families import FAMILIES
@@ -176,3 +181,65 @@ def test_the_solver_certificate_is_in_the_history():
     assert result.history["solver_gap"].shape == (5,)
     assert np.all(result.history["solver_gap"] < 1e-8)
     assert np.all(result.history["solver_iterations"] >= 0)
+
+
+HURRY = {"local_steps": 10, "memory": 5}
+
+
+@pytest.fixture(scope="module", params=["gmm", "mor"])
+def paper(request):
+    """The paper's simulation with its hostile site, starts found once."""
+    made = simulate(request.param, h=0.0, seed=2)
+    targets = None if made.targets is None else list(made.targets.values())
+    data = Federation.from_sites(list(made.rows), list(made.rows.values()), targets)
+    family = Gaussian() if request.param == "gmm" else LinearRegression()
+    start = StartPlan(n_components=5)
+    plan = Plan(start=start, max_rounds=2000, tol=1e-10, seed=2, start_penalty=7.8)
+    algorithm = FedGrEM(family)
+    with precision("float64"):
+        given = find_starts(InProcess(algorithm, data, start), plan, family).params
+    return made, data, family, plan._replace(given=given, align=False)
+
+
+def test_few_rounds_lead_to_the_fixed_point_of_many(paper):
+    made, data, family, plan = paper
+    results = [
+        run(FedGrEM(family, **options), InProcess(FedGrEM(family, **options), data, plan.start), plan)
+        for options in ({}, HURRY)
+    ]
+    plain, fast = results
+    honest = made.honest
+    np.testing.assert_allclose(fast.theta[honest], plain.theta[honest], atol=1e-6)
+    np.testing.assert_allclose(fast.weights[honest], plain.weights[honest], atol=1e-6)
+    np.testing.assert_array_equal(fast.distance[honest] == 0.0, plain.distance[honest] == 0.0)
+    assert fast.n_rounds < plain.n_rounds / 2
+
+
+def test_hurrying_sites_are_told_no_more_than_the_center_and_its_pull():
+    case = FAMILIES[0]
+    algorithm = FedGrEM(case.family, **HURRY)
+    weights, theta = case.near(1, 3)
+    held = algorithm.central_start(Params(jnp.asarray(weights), jnp.asarray(theta)), jnp.asarray([12.0, 40.0, 23.0]))
+    sent = algorithm.broadcast(held)
+    shapes = {name: np.shape(leaf) for name, leaf in sent.extra._asdict().items() if leaf is not None}
+    assert shapes == {"center": theta.shape, "penalty": (3,), "steps": (3,)}
+
+
+def test_what_has_not_settled_in_the_fast_rounds_goes_on_plainly():
+    case = FAMILIES[0]
+    data, (weights, theta) = case.federation(1, SIZES), case.near(1, 3)
+    algorithm = FedGrEM(case.family, **HURRY)
+    held = algorithm.central_start(Params(jnp.asarray(weights), jnp.asarray(theta)), jnp.asarray(SIZES, dtype=float))
+    late = held._replace(extra=held.extra._replace(played=jnp.asarray(FAST_ROUNDS)))
+    assert np.all(np.asarray(algorithm.broadcast(held).extra.steps) == 10)
+    assert np.all(np.asarray(algorithm.broadcast(late).extra.steps) == 1)
+    ask = partial(_ask_sites, algorithm, data)
+    plainly = FedGrEM(case.family)
+    expected, _, _ = plainly.central_step(held, _ask_sites(plainly, data, plainly.broadcast(held)))
+    after, _, _ = algorithm.central_step(late, ask(algorithm.broadcast(late)))
+    np.testing.assert_allclose(after.params.theta, expected.params.theta, rtol=1e-12)
+
+
+def _ask_sites(algorithm, data, sent):
+    engine = InProcess(algorithm, data, START)
+    return engine.ask("local_step", sent)

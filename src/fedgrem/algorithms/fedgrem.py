@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +10,57 @@ import jax.numpy as jnp
 from fedgrem.algorithms.base import capped_rows, vanished
 from fedgrem.algorithms.local import gradient_upload, middle_spread
 from fedgrem.families.base import Family
-from fedgrem.kernels.center import CenterSolution, alternate_to_center, shrink_to_center
+from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
+from fedgrem.kernels.center import CenterSolution, alternate_to_center, group_soft_threshold, shrink_to_center
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 LEAST_STEP_SCALE = 0.02
 """A reported step scale below this is taken as this, so that no site can make itself arbitrarily heavy."""
 
 
-class Chart(NamedTuple):
-    """What the center holds besides: in which coordinates spreads are shrunk."""
+FAST_ROUNDS = 150
+"""Rounds in which sites may take several steps and the center may extrapolate; what has not settled by then, because
+it goes to and fro between two answers, say, goes on by the plain rounds of the paper."""
 
-    reference: Array
-    """(C, s) the common spread of the starts."""
+
+class Notebook(NamedTuple):
+    """What the center holds besides."""
+
+    played: Array
+    """() rounds so far."""
+    reference: Array | None
+    """(C, s) the common spread of the starts, about which spreads are shrunk; None if the noise is known."""
+    trail: Trail | None = None
+    """The last centers, to extrapolate from; None if they are not."""
+    held: tuple[Params, Array, Array | None] | None = None
+    """Parameters, center and common spread before the last extrapolation, to go back to if it was a mistake."""
+
+
+class Pull(NamedTuple):
+    """What a site that takes several steps a round is told besides its parameters."""
+
+    center: Array
+    """(R, q)"""
+    penalty: Array
+    """() lambda of the round."""
+    spread: Array | None
+    """(C, s) the common noise, in whose units distances count."""
+    steps: Array
+    """() how many to take."""
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["penalty", "penalty_decay", "step_size", "penalty_start", "covariance_penalty"],
-    meta_fields=["family", "step_weights", "penalty_scaling", "center_solver", "center_sweeps"],
+    meta_fields=[
+        "family",
+        "step_weights",
+        "penalty_scaling",
+        "center_solver",
+        "center_sweeps",
+        "local_steps",
+        "memory",
+    ],
 )
 @dataclass(frozen=True)
 class FedGrEM:
@@ -48,9 +81,17 @@ class FedGrEM:
     depend on the units of the features; and the sites' noise, their exact M-step, goes through the same problem in
     coordinates about the common one, with :math:`\lambda = C_\Sigma\sqrt{s + \log K}`.
 
+    A round is a message to every site, so two options save rounds; neither moves the fixed point. A site may take
+    several steps, each followed by the pull towards the center it was sent, the last one's being left to the center: a
+    site far from all others gets to its own answer sooner, and stops disturbing them. And the center may extrapolate
+    its own path (Anderson acceleration), taking along every component that sits on it; where its residual grows
+    instead, it goes back to where it was and forgets the path.
+
     Parameters
     ----------
     covariance_penalty : :math:`C_\Sigma`; None is ``penalty``.
+    local_steps : gradient steps of a site per round; 1 is the paper's.
+    memory : how many steps of the center an extrapolation looks back on; 0 for none, the paper's.
     """
 
     family: Family
@@ -63,41 +104,107 @@ class FedGrEM:
     center_solver: Literal["exact", "alternating"] = "exact"
     center_sweeps: int = 2
     covariance_penalty: float | Array | None = None
+    local_steps: int = 1
+    memory: int = 0
 
     def central_start(self, params: Params, n_rows: Array) -> Central:
         """Begin at the coordinate-wise median of the starts, with lambda_0."""
         penalty = jnp.asarray(self.penalty_start, dtype=params.theta.dtype)
         center = jnp.median(params.theta, axis=0)
         middle = middle_spread(params)
-        extra = () if middle is None else Chart(middle)
+        notebook = Notebook(jnp.asarray(0), middle)
+        if self.memory:
+            notebook = notebook._replace(trail=new_trail(center, self.memory), held=(params, center, middle))
+        extra = notebook if self._hurries or middle is not None else ()
         return Central(params, center, n_rows, params.weights, penalty, extra, middle)
 
+    @property
+    def _hurries(self) -> bool:
+        """Whether rounds are saved by any of the two ways."""
+        return self.local_steps > 1 or self.memory > 0
+
     def broadcast(self, central: Central) -> Broadcast:
-        """Each site gets its own parameters back."""
-        return Broadcast(central.params, central.first_weights)
+        """Each site gets its own parameters back; and what pulls on them, if it is to take several steps."""
+        if self.local_steps == 1:
+            return Broadcast(central.params, central.first_weights)
+        steps = jnp.where(central.extra.played < FAST_ROUNDS, self.local_steps, 1)
+        pull = Pull(central.center, self._next_penalty(central), central.spread, steps)
+        everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*central.n_rows.shape, *leaf.shape)), pull)
+        return Broadcast(central.params, central.first_weights, everyone)
 
     def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
-        """E-step and one gradient step on this site's rows."""
+        """E-step and one gradient step on this site's rows; or several, pulled towards the center in between."""
         first = sent.first_weights if self.step_weights == "initial" else None
-        return gradient_upload(self.family, data, sent.params, self.step_size, first)
+        step = partial(gradient_upload, self.family, data, step_size=self.step_size, first_weights=first)
+        if self.local_steps == 1:
+            return step(sent.params)
+
+        def once(_: int, params: Params) -> Params:
+            moved = step(params)
+            return Params(moved.params.weights, self._pulled(moved, sent.extra), params.spread)
+
+        params = jax.lax.fori_loop(0, sent.extra.steps - 1, once, sent.params)
+        return step(params)
+
+    def _pulled(self, moved: Upload, pull: Pull) -> Array:
+        """One site's components, ``(R, q)``, drawn towards the center as the center itself will do."""
+        theta, center = (self.family.in_noise_units(t, pull.spread) for t in (moved.params.theta, pull.center))
+        threshold = self._threshold(moved.n_rows, _step_scale(moved), pull.penalty)
+        return self.family.from_noise_units(group_soft_threshold(theta[None], center, threshold[None])[0], pull.spread)
+
+    def _next_penalty(self, central: Central) -> Array:
+        n_sites, _, n_parameters = central.params.theta.shape
+        penalty = self.penalty_decay * central.penalty + self.penalty * jnp.sqrt(n_parameters + jnp.log(n_sites))
+        # No penalty is no pull at all, from the first round: lambda_0 is not to linger where there is nothing to share.
+        return jnp.where(self.penalty == 0, 0.0, penalty)
+
+    def _threshold(self, n_rows: Array, scale: Array, penalty: Array) -> Array:
+        threshold = penalty / jnp.sqrt(n_rows) * scale
+        return threshold * self.step_size if self.penalty_scaling == "step" else threshold
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
         """Find the penalized center of every component and pull the sites towards it."""
         noise = central.spread
         theta, start = (self.family.in_noise_units(t, noise) for t in (uploads.params.theta, central.center))
-        n_sites, _, n_parameters = theta.shape
-        dimension = jnp.sqrt(n_parameters + jnp.log(n_sites))
-        penalty = self.penalty_decay * central.penalty + self.penalty * dimension
-        # No penalty is no pull at all, from the first round: lambda_0 is not to linger where there is nothing to share.
-        penalty = jnp.where(self.penalty == 0, 0.0, penalty)
+        penalty = self._next_penalty(central)
         solution = self._solve(theta, uploads, penalty, start)
         shrunk, center = (self.family.from_noise_units(t, noise) for t in (solution.shrunk, solution.center))
-        spread, common = self._shrink_spread(central, uploads, n_parameters)
+        spread, common = self._shrink_spread(central, uploads, theta.shape[-1])
         params = Params(uploads.params.weights, shrunk, spread)
         if spread is not None and common is not None:
             params = _reseeded(params, center, common, uploads.n_rows)
         after = central._replace(params=params, center=center, penalty=penalty, spread=common)
+        if self._hurries:
+            after = after._replace(extra=central.extra._replace(played=central.extra.played + 1))
+        if self.memory:
+            after = self._extrapolated(central, after)
         return after, solution.iterations, solution.gap
+
+    def _extrapolated(self, before: Central, after: Central) -> Central:
+        """The center moved on along its path, with all that sits on it; or taken back, if the last time was a mistake.
+
+        Only the center leads: a site that keeps its own answer neither moves nor steers, whatever it sends.
+        """
+        notebook: Notebook = after.extra
+        assert notebook.trail is not None
+        assert notebook.held is not None
+        residual = (after.center - before.center).ravel()
+        fast = notebook.played < FAST_ROUNDS
+        astray = fast & went_astray(notebook.trail, residual)
+        trail = extend(notebook.trail, before.center, residual)
+        moved = after.center + jnp.where(fast, correction(trail), 0.0).reshape(after.center.shape)
+        on_center = jnp.all(after.params.theta == after.center, axis=-1, keepdims=True)
+        led = after.params._replace(theta=jnp.where(on_center, moved, after.params.theta))
+        plain = (after.params, after.center, after.spread)
+
+        def unless_astray(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(astray, b, a), new, old)
+
+        params, center, spread = unless_astray((led, moved, after.spread), notebook.held)
+        kept = notebook._replace(
+            trail=unless_astray(trail, new_trail(before.center, self.memory)), held=unless_astray(plain, notebook.held)
+        )
+        return after._replace(params=params, center=center, spread=spread, extra=kept)
 
     def _shrink_spread(self, central: Central, uploads: Upload, n_features: int) -> tuple[Array | None, Array | None]:
         """The sites' spreads pulled towards a common one, and that."""
@@ -118,14 +225,16 @@ class FedGrEM:
         return pulled, center
 
     def _solve(self, theta: Array, uploads: Upload, penalty: Array, start: Array) -> CenterSolution:
-        scale = jnp.clip(uploads.step_scale, LEAST_STEP_SCALE, 1.0)
+        scale = _step_scale(uploads)
         weight = capped_rows(uploads.n_rows)[:, None] / scale
-        threshold = (penalty / jnp.sqrt(uploads.n_rows))[:, None] * scale
-        if self.penalty_scaling == "step":
-            threshold = threshold * self.step_size
+        threshold = self._threshold(uploads.n_rows[:, None], scale, penalty)
         if self.center_solver == "alternating":
             return alternate_to_center(theta, weight, threshold, sweeps=self.center_sweeps)
         return shrink_to_center(theta, weight, threshold, start)
+
+
+def _step_scale(uploads: Upload) -> Array:
+    return jnp.clip(uploads.step_scale, LEAST_STEP_SCALE, 1.0)
 
 
 def _reseeded(params: Params, center: Array, common: Array, n_rows: Array) -> Params:

@@ -22,7 +22,7 @@ from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values, is_frame, split_like
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
-from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start
+from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.scoring import FittedParams, row_scores
 from fedgrem.families.base import Family
 from fedgrem.kernels.precision import numpy_dtype, precision
@@ -30,6 +30,10 @@ from fedgrem.types import FitResult, NumpyArray, Params
 
 NUMERIC: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
 """What scikit-learn checks of the rows; that they are finite is checked site by site, with better words."""
+
+
+LOCAL_STEPS, MEMORY = 10, 5
+"""Of a fit that is to settle: gradient steps of a site per round, and steps that the center extrapolates from."""
 
 
 class UnknownSiteWarning(UserWarning):
@@ -51,6 +55,8 @@ class BaseFederatedMixture(BaseEstimator):
     penalty_scaling: Any
     center_solver: Any
     center_sweeps: int
+    local_steps: int | str
+    acceleration: bool | str
     max_rounds: int
     tol: float
     n_init: int
@@ -108,6 +114,9 @@ class BaseFederatedMixture(BaseEstimator):
         check_count("max_rounds", self.max_rounds, least=1)
         check_count("n_init", self.n_init, least=1)
         check_count("center_sweeps", self.center_sweeps, least=1)
+        if self.local_steps != "auto":
+            check_count("local_steps", self.local_steps, least=1)
+        check_switch("acceleration", self.acceleration)
         check_number("penalty", self.penalty, least=0.0)
         check_number("penalty_decay", self.penalty_decay, least=0.0, most=1.0, below=True)
         check_number("step_size", self.step_size, least=1e-6, most=2.0, below=True)
@@ -161,6 +170,8 @@ class BaseFederatedMixture(BaseEstimator):
             "penalty_scaling": self.penalty_scaling,
             "center_solver": self.center_solver,
             "center_sweeps": self.center_sweeps,
+            "local_steps": (LOCAL_STEPS if self.tol > 0 else 1) if self.local_steps == "auto" else self.local_steps,
+            "memory": MEMORY if (self.tol > 0 if self.acceleration == "auto" else self.acceleration) else 0,
         }
 
     def _plan(self, federation: Federation, family: Family, units: Units | None) -> Plan:

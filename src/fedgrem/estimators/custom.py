@@ -34,7 +34,7 @@ class FederatedMixture(FederatedDensity):
     params_init : array of shape (K, R, q), optional
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
     algorithm, penalty, penalty_decay, step_size, step_weights, penalty_scaling, center_solver, center_sweeps : options
-    max_rounds, tol, n_init, align, alignment, dtype, random_state : options
+    local_steps, acceleration, max_rounds, tol, n_init, align, alignment, dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -86,6 +86,8 @@ class FederatedMixture(FederatedDensity):
         penalty_scaling: str = "fixed",
         center_solver: str = "exact",
         center_sweeps: int = 2,
+        local_steps: int | str = "auto",
+        acceleration: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
         n_init: int = 10,

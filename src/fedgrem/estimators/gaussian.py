@@ -59,6 +59,13 @@ class FederatedGaussianMixture(FederatedDensity):
     center_solver : {"exact", "alternating"}, default="exact"
         Solve the central problem to tolerance, or take ``center_sweeps`` of the paper's alternating sweeps.
     center_sweeps : int, default=2
+    local_steps : int or "auto", default="auto"
+        Gradient steps of a site per round, each pulled towards the center that it was sent. More of them need fewer
+        rounds, that is fewer messages, and lead to the same answer. "auto" is 10 where the fit is to settle, and with
+        ``tol=0``, which plays a given number of rounds, the paper's 1.
+    acceleration : bool or "auto", default="auto"
+        Whether the center extrapolates its own path, with a guard; again, fewer rounds to the same answer. "auto" does,
+        except with ``tol=0``.
     max_rounds : int, default=1000
     tol : float, default=1e-6
         Relative movement of a site's parameters below which it counts as settled; 0 plays exactly ``max_rounds``.
@@ -110,6 +117,8 @@ class FederatedGaussianMixture(FederatedDensity):
         penalty_scaling: str = "fixed",
         center_solver: str = "exact",
         center_sweeps: int = 2,
+        local_steps: int | str = "auto",
+        acceleration: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
         n_init: int = 10,
