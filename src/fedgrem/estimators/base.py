@@ -19,6 +19,7 @@ from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values, is_frame, split_like
+from fedgrem.data.units import UnitsPlan, summarize_site
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start
@@ -97,9 +98,17 @@ class BaseFederatedMixture(BaseEstimator):
         """Whether cells may be NaN."""
         return False
 
+    def _units_plan(self) -> UnitsPlan:
+        """In which units the fit is to run."""
+        return UnitsPlan(standardize=False)
+
     def _standardize(self, federation: Federation) -> tuple[Units | None, Federation]:
         """The units in which the fit is to run, and the rows in them; None leaves them as they are."""
-        return None, federation
+        plan = self._units_plan()
+        if plan.as_it_is:
+            return None, federation
+        units = plan.units([summarize_site(site) for site in federation.sites])
+        return units, plan.apply(federation, units)
 
     def _check_parameters(self) -> None:
         check_count("n_components", self.n_components, least=1)

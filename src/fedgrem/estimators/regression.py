@@ -9,9 +9,9 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 
 from fedgrem.algorithms.plan import Progress
-from fedgrem.data.federation import Federation, Units
+from fedgrem.data.federation import Units
 from fedgrem.data.tables import gather_values, split_like
-from fedgrem.data.units import common_units, summarize_site
+from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.estimators.parameters import check_choice, check_number, check_switch
@@ -129,17 +129,10 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     def _has_intercept(self) -> bool:
         return self.noise != "unit" if self.fit_intercept == "auto" else bool(self.fit_intercept)
 
-    def _standardize(self, federation: Federation) -> tuple[Units | None, Federation]:
-        wanted = self.noise != "unit" if self.standardize == "auto" else self.standardize
-        width = federation.n_features + 1
-        units = Units(np.zeros(width), np.ones(width))
-        if wanted:
-            units = common_units([summarize_site(site) for site in federation.sites])
-            if not self._has_intercept():  # nothing may be moved where a line goes through the origin
-                units = units._replace(location=np.zeros(width))
-        if not wanted and not self._has_intercept():
-            return None, federation
-        return units, federation.in_units(units, intercept=self._has_intercept())
+    def _units_plan(self) -> UnitsPlan:
+        wanted = self.noise != "unit" if self.standardize == "auto" else bool(self.standardize)
+        # Nothing may be moved where a line goes through the origin.
+        return UnitsPlan(wanted, move=self._has_intercept(), intercept=self._has_intercept())
 
     def _n_given(self, n_parameters: int) -> int:
         return n_parameters - 1 if self._has_intercept() else n_parameters
