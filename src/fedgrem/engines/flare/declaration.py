@@ -5,7 +5,7 @@ and the one function that computes it, by tracing it without data; so a message 
 """
 
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from fedgrem.algorithms.tasks import local_task
 from fedgrem.data.federation import Units
 from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.wire import named_leaves
+from fedgrem.engines.flare.wire import decode, named_leaves
 from fedgrem.errors import MessageError
 from fedgrem.kernels.precision import numpy_dtype, precision
 from fedgrem.types import Broadcast, Params, SiteData, StartRequest
@@ -26,14 +26,12 @@ TASKS = (CENSUS, *START_TASKS, STEP)
 SOME_ROWS = 8
 """Rows of the made-up site that is traced; no shape of a message depends on it."""
 
-Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
-
 
 class Order(NamedTuple):
     """What the center sends to one site: a site remembers its rows and nothing else."""
 
     sent: Any
-    """What the task is given: nothing, a :class:`~fedgrem.types.StartRequest` or a :class:`~fedgrem.types.Broadcast`."""
+    """What the task is given: nothing, a :class:`~fedgrem.types.StartRequest` or :class:`~fedgrem.types.Broadcast`."""
     units: Units | None
     """The units of the fit; None leaves the rows as they are."""
     gaps: Any
@@ -59,79 +57,98 @@ class Declaration:
     def __init__(self, recipe: Recipe, n_columns: int) -> None:
         self.recipe, self.n_columns = recipe, n_columns
         self._family = recipe.build_family()
-        self._replies: dict[tuple[str, bool, Shapes], Any] = {}
+        self._replies: dict[str, Any] = {}
 
     @property
     def n_summarized(self) -> int:
         """Columns that a census summarizes: the response of a regression too."""
         return self.n_columns + self._family.has_target
 
-    def like_order(self, task: str, names: set[str]) -> Order:
-        """The structure of an order; of the fields that may be absent, those in ``names`` are there."""
+    def order(self, task: str, *, held: bool = False, n_candidates: int | None = None) -> Order:
+        """The declaration of what a site is sent.
+
+        Before round 1 an order may also say how large the noise is (``held``), and how many starts are to be compared
+        depends on the number of sites.
+        """
         if task not in TASKS:
             raise MessageError(f"there is no task {task[:40]!r}; the tasks are {', '.join(TASKS)}.")
-        here = np.zeros(())
-        units = None if self.recipe.units_plan.as_it_is or task == CENSUS else Units(here, here)
+        column = _number(np.float64, (self.n_summarized,))
+        units = None if self.recipe.units_plan.as_it_is or task == CENSUS else Units(column, column)
         sent: Any = ()
         if task == STEP:
-            sent = self.step_request
+            sent = self._step_request
         elif task in START_TASKS:
-            spread: Any = here if "sent.candidates.spread" in names else None
-            sent = StartRequest(here, Params(here, here, spread), here)  # type: ignore[arg-type]
-        return Order(sent, units, here)
+            sent = self._start_request(task, held, 2 if n_candidates is None else n_candidates)
+        return Order(sent, units, _number(np.bool_, ()))
 
-    def check_order(self, task: str, order: Order) -> None:
-        """Refuse an order that the declaration does not know: the site's side of the check."""
-        check_shapes("the order", order.gaps, _number(np.bool_, ()))
-        if order.units is not None:
-            column: Any = _number(np.float64, (self.n_summarized,))
-            check_shapes("the order's units", order.units, Units(column, column))
-            if not (np.all(np.isfinite(order.units.location)) and np.all(order.units.scale > 0)):
-                raise MessageError("the order's units are not finite and positive.")
-        if task == STEP:
-            check_shapes("the order", order.sent, self.step_request)
+    def read_order(self, task: str, fields: Any) -> Order:
+        """An order as it came, checked against the declaration: the site's side of the check."""
+        named = fields if isinstance(fields, dict) else {}
+        held = "sent.candidates.spread" in named and task in ("local_start", "local_size")
+        tried = named.get("sent.candidates.weights", {}) if task == "local_compare" else {}
+        count = [*(tried.get("shape") or []), 2][0] if isinstance(tried, dict) else 2
+        most = 2 + self.recipe.start_plan.donors
+        declared = self.order(task, held=held, n_candidates=min(count, most) if type(count) is int else 2)
+        order: Order = decode(fields, declared)
+        check_shapes("the order", order, declared)
+        if order.units is not None and not (
+            np.all(np.isfinite(order.units.location))
+            and np.all(np.isfinite(order.units.scale) & (order.units.scale > 0))
+        ):
+            raise MessageError("the order's units are not finite and positive.")
+        return order
 
-    def reply(self, task: str, order: Order) -> Any:
-        """The declaration of the answer to an order: its structure, with the shape and type of every field."""
-        shapes = tuple((name, np.shape(leaf), np.dtype(leaf.dtype).str) for name, leaf in named_leaves(order.sent))
-        key = (task, bool(order.gaps), shapes)
-        if key not in self._replies:
-            self._replies[key] = self._trace(*key)
-        return self._replies[key]
+    def reply(self, task: str) -> Any:
+        """The declaration of an answer: its structure, with the shape and type of every field."""
+        if task not in self._replies:
+            self._replies[task] = self._trace(task)
+        return self._replies[task]
 
-    def _trace(self, task: str, gaps: bool, shapes: Shapes) -> Any:
+    def _trace(self, task: str) -> Any:
         if task == CENSUS:
             number, column = _number(np.float64, ()), _number(np.float64, (self.n_summarized,))
             return Census(number, column, column, _number(np.bool_, ()))
-        leaves = {name: _number(dtype, shape) for name, shape, dtype in shapes}
-        like = self.like_order(task, {f"sent.{name}" for name in leaves}).sent
-        sent = jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name, _ in named_leaves(like)])
         with precision(self.recipe.dtype):
             step = local_task(task, self.recipe.build_algorithm(), self.recipe.start_plan)
-            try:
-                return jax.eval_shape(step, self._some_data(gaps), sent)
-            except (TypeError, ValueError, IndexError) as error:
-                raise MessageError(f"what was sent for {task} does not fit the recipe.") from error
+            return jax.eval_shape(step, self._some_data, self.order(task).sent)
 
     @cached_property
-    def step_request(self) -> Broadcast:
-        """The declaration of what a site is sent in a round."""
+    def _params(self) -> Params:
+        """One site's parameters."""
         with precision(self.recipe.dtype):
-            algorithm = self.recipe.build_algorithm()
-            start = local_task("local_start", algorithm, self.recipe.start_plan)
+            start = local_task("local_start", self.recipe.build_algorithm(), self.recipe.start_plan)
             nothing = Params(self._float((0,)), self._float((0,)))
             request = StartRequest(_number(np.uint32, (2,)), nothing, self._float(()))
-            params = jax.eval_shape(start, self._some_data(gaps=False), request).params
-            two = jax.tree.map(lambda leaf: _number(leaf.dtype, (2, *leaf.shape)), params)
+            params: Params = jax.eval_shape(start, self._some_data, request).params
+        return params
+
+    def _start_request(self, task: str, held: bool, n_candidates: int) -> StartRequest:
+        one, plan = self._params, self.recipe.start_plan
+        if task == "local_start":
+            tried = Params(self._float((0,)), self._float((0,)), one.spread if held else None)
+        elif task == "local_size":
+            tried = one if held else one._replace(spread=None)
+        else:
+            tracks = self._family.start_tracks if plan.tracks is None else plan.tracks
+            count = tracks if task == "local_track" else n_candidates
+            tried = jax.tree.map(lambda leaf: _number(leaf.dtype, (count, *leaf.shape)), one)
+        return StartRequest(_number(np.uint32, (2,)), tried, self._float(()))
+
+    @cached_property
+    def _step_request(self) -> Broadcast:
+        with precision(self.recipe.dtype):
+            algorithm = self.recipe.build_algorithm()
+            two = jax.tree.map(lambda leaf: _number(leaf.dtype, (2, *leaf.shape)), self._params)
             central = jax.eval_shape(algorithm.central_start, two, self._float((2,)))
             stacked = jax.eval_shape(algorithm.broadcast, central)
         one: Broadcast = jax.tree.map(lambda leaf: _number(leaf.dtype, leaf.shape[1:]), stacked)
         return one
 
-    def _some_data(self, gaps: bool) -> SiteData:
+    @property
+    def _some_data(self) -> SiteData:
         width, n = self.n_columns + self.recipe.intercept, SOME_ROWS
         wide, long = self._float((width, n)), self._float((n,))
-        return SiteData(wide, long, long, self._float((n, width)), wide if gaps else None)
+        return SiteData(wide, long, long, self._float((n, width)))
 
     def _float(self, shape: tuple[int, ...]) -> Any:
         return _number(numpy_dtype(self.recipe.dtype), shape)

@@ -93,7 +93,7 @@ class OverNetwork:
         answers = self._deliver(CENSUS, {name: self._order(()) for name in self.roster.names})
         n_columns = self._common_columns(answers)
         self._declaration = Declaration(self.recipe, n_columns)
-        self.roster.census = self._judge(CENSUS, self._order(()), answers, lose=True)
+        self.roster.census = self._judge(CENSUS, answers, lose=True)
         self.roster.check_quorum(len(self.roster.census))
         self._settle_units()
 
@@ -156,7 +156,7 @@ class OverNetwork:
         """Send each site its part and stack the replies; a site that is lost now has no start, and is dropped."""
         names = list(self.roster.names)
         orders = dict(zip(names, self._orders(sent, range(len(names))), strict=True))
-        replies = self._judge(task, orders[names[0]], self._deliver(task, orders), lose=True)
+        replies = self._judge(task, self._deliver(task, orders), lose=True)
         if len(replies) < len(names):
             self.roster.check_quorum(len(replies))
             self._settle_units()
@@ -170,7 +170,7 @@ class OverNetwork:
         while True:
             places = [k for k, name in enumerate(names) if name not in self.roster.out]
             orders = dict(zip([names[k] for k in places], self._orders(broadcast, places), strict=True))
-            replies = self._judge(STEP, next(iter(orders.values())), self._deliver(STEP, orders)) if orders else {}
+            replies = self._judge(STEP, self._deliver(STEP, orders))
             if len(replies) >= self.roster.rules.min_sites:
                 break
             if time.monotonic() >= give_up or len(self.roster.active) < self.roster.rules.min_sites:
@@ -246,7 +246,7 @@ class OverNetwork:
             time.sleep(pause)
             pause = min(1.0, 2 * pause)
 
-    def _judge(self, task: str, order: Order, answers: dict[str, Answer], *, lose: bool = False) -> dict[str, Any]:
+    def _judge(self, task: str, answers: dict[str, Answer], *, lose: bool = False) -> dict[str, Any]:
         """The replies that may be used; what is wrong with the others is recorded.
 
         With ``lose``, a site without a good reply is dropped: it has no parameters to go on with.
@@ -256,7 +256,7 @@ class OverNetwork:
             trouble = self._trouble(answer)
             if not trouble:
                 try:
-                    good[site] = self._checked(site, task, order, answer)
+                    good[site] = self._checked(site, task, answer)
                 except MessageError as error:
                     trouble = str(error)
                     if not lose:
@@ -277,13 +277,13 @@ class OverNetwork:
             return f"no answer within the deadline ({answer.trouble})"
         return f"it does not answer: {REASONS.get(answer.declined, 'for a reason of its own')}" * bool(answer.declined)
 
-    def _checked(self, site: str, task: str, order: Order, answer: Answer) -> Any:
+    def _checked(self, site: str, task: str, answer: Answer) -> Any:
         before = self.roster.census.get(site)
         return check_reply(
             site,
             task,
             answer.fields or {},
-            self._declaration.reply(task, order),
+            self._declaration.reply(task),
             exchange=(answer.exchange, self.exchange),
             n_rows=None if before is None else float(before.n_rows),
             gaps=self.recipe.missing,

@@ -47,12 +47,13 @@ class SiteExecutor(Executor):  # type: ignore[misc]
     def _at_work(self, fl_ctx: FLContext) -> SiteAtWork:
         with self._lock:
             if self._site is None:
+                name = str(fl_ctx.get_identity_name())
                 try:
                     recipe = read_recipe(self._recipe)
-                    settings = read_settings(Path(fl_ctx.get_workspace().get_site_config_dir()))
+                    settings = read_settings(Path(fl_ctx.get_workspace().get_site_config_dir()), name)
                 except FedGrEMError as error:
                     raise DeclinedError("order", str(error)) from error
-                self._site = SiteAtWork(str(fl_ctx.get_identity_name()), settings, recipe)
+                self._site = SiteAtWork(name, settings, recipe)
             return self._site
 
     def _decline(self, exchange: int, code: str, error: Exception) -> Shareable:

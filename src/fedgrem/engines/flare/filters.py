@@ -38,9 +38,8 @@ class OutgoingGuard(Filter):  # type: ignore[misc]
                 code = letter.declined if letter.declined in REASONS and not letter.fields else "guard"
                 return envelope(Letter(exchange, {}, code))
             job = str(fl_ctx.get_job_id())
-            asked = opened(fl_ctx.get_prop(FLContextKey.TASK_DATA))
             task = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
-            self._guard(job, fl_ctx).let_out(task, asked.fields, letter.fields, job=job, exchange=exchange)
+            self._guard(job, fl_ctx).let_out(task, letter.fields, job=job, exchange=exchange)
             return envelope(Letter(exchange, letter.fields))
         except DeclinedError as error:
             return self._refuse(exchange, error.code, error)
@@ -54,9 +53,9 @@ class OutgoingGuard(Filter):  # type: ignore[misc]
     def _guard(self, job: str, fl_ctx: FLContext) -> Guard:
         with self._lock:
             if job not in self._guards:
-                workspace = fl_ctx.get_workspace()
-                settings = read_settings(Path(workspace.get_site_config_dir()))
-                recipe = read_recipe(_recipe_of(Path(workspace.get_app_config_dir(job)) / SITE_CONFIG))
+                workspace, name = fl_ctx.get_workspace(), str(fl_ctx.get_identity_name())
+                settings = read_settings(Path(workspace.get_site_config_dir()), name)
+                recipe = read_recipe(_recipe_of(Path(workspace.get_app_dir(job)) / "config" / SITE_CONFIG))
                 self._guards[job] = Guard(settings, recipe, Path(workspace.get_root_dir()) / LOG)
             return self._guards[job]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgrem.engines.flare.declaration import Declaration, Order, check_shapes
+from fedgrem.engines.flare.declaration import TASKS, Declaration, check_shapes
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.site import DeclinedError, Settings, check_floor
 from fedgrem.engines.flare.wire import Fields, decode, named_leaves, size
@@ -26,19 +26,20 @@ class Guard:
         self._settings, self._log = settings, log
         self._declaration = Declaration(recipe, len(settings.columns))
 
-    def let_out(self, task: str, sent: Fields, reply: Fields, *, job: str, exchange: int) -> None:
-        """Check a reply to what was ``sent`` and log it; :class:`DeclinedError` where it must not leave."""
+    def let_out(self, task: str, reply: Fields, *, job: str, exchange: int) -> None:
+        """Check a reply and log it; :class:`DeclinedError` where it must not leave."""
         try:
-            message = self._check(task, sent, reply)
+            message = self._check(task, reply)
         except MessageError as error:
             raise DeclinedError("guard", str(error)) from error
         check_floor(message, self._settings.floor)
         numbers = {name: np.asarray(leaf).tolist() for name, leaf in named_leaves(message)}
         self._write({"job": job, "exchange": exchange, "task": task, "bytes": size(reply), "sent": numbers})
 
-    def _check(self, task: str, sent: Fields, reply: Fields) -> Any:
-        order: Order = decode(sent, self._declaration.like_order(task, set(sent)))
-        declared = self._declaration.reply(task, order)
+    def _check(self, task: str, reply: Fields) -> Any:
+        if task not in TASKS:
+            raise MessageError(f"there is no task {task[:40]!r}; the tasks are {', '.join(TASKS)}.")
+        declared = self._declaration.reply(task)
         message = decode(reply, declared)
         check_shapes("the reply", message, declared)
         if size(reply) > self._settings.cap:

@@ -15,10 +15,24 @@ LAUNCHER = "fedgrem.engines.flare.launcher.RestartingLauncher"
 
 
 def write_job(
-    folder: Path, recipe: Recipe, sites: list[str], run: str, rules: Rules, *, transport: str = "push"
+    folder: Path,
+    recipe: Recipe,
+    sites: list[str],
+    run: str,
+    rules: Rules,
+    *,
+    transport: str = "push",
+    guard: bool = False,
 ) -> Path:
-    """Write the job into an empty folder; returns it. The center and the sites each get their own part only."""
+    """Write the job into an empty folder; returns it. The center and the sites each get their own part only.
+
+    With ``guard`` the job itself asks for the guard: the simulator has no kits, whose own policy does so.
+    """
     plain = recipe.as_plain()
+    center = {"recipe": plain, "sites": sites, "run": run, "rules": rules._asdict(), "transport": transport}
+    guards = [{"tasks": list(TASKS), "filters": [{"path": GUARD, "args": {}}]}] if guard else []
+    executor = {"id": "site", "path": EXECUTOR, "args": {"recipe": plain}}
+    nothing: dict[str, Any] = {"components": [], "task_data_filters": [], "task_result_filters": []}
     files: dict[str, Any] = {
         "meta.json": {
             "name": run,
@@ -28,27 +42,16 @@ def write_job(
         },
         "center/config/config_fed_server.json": {
             "format_version": 2,
-            "workflows": [
-                {
-                    "id": "fit",
-                    "path": CONTROLLER,
-                    "args": {
-                        "recipe": plain, "sites": sites, "run": run, "rules": rules._asdict(), "transport": transport
-                    },
-                }
-            ],
-            "components": [],
-            "task_data_filters": [],
-            "task_result_filters": [],
+            "workflows": [{"id": "fit", "path": CONTROLLER, "args": center}],
+            **nothing,
         },
         "site/config/config_fed_client.json": {
             "format_version": 2,
-            "executors": [{"tasks": list(TASKS), "executor": {"id": "site", "path": EXECUTOR, "args": {"recipe": plain}}}],
-            "components": [],
-            "task_data_filters": [],
-            "task_result_filters": [],
+            "executors": [{"tasks": list(TASKS), "executor": executor}],
+            **nothing,
+            "task_result_filters": guards,
         },
-    }  # fmt: skip
+    }
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

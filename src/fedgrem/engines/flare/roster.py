@@ -64,7 +64,11 @@ class Roster:
     def check_quorum(self, n_answers: int) -> None:
         """Pause where too few sites answered."""
         if n_answers < self.rules.min_sites:
+            why = [f"{site}: {self._last_reason(site)}" for site in sorted({*self.out, *self.away})]
             raise PausedError(
-                f"paused: {n_answers} of {len(self.names)} site(s) answered, and min_sites is {self.rules.min_sites}; "
-                "see to the sites, then go on with `fedgrem sites resume STUDY`."
+                f"paused: {n_answers} of {len({*self.names, *self.out})} site(s) answered, and min_sites is "
+                f"{self.rules.min_sites} ({'; '.join(why)}); see to the sites, then go on with `fedgrem sites resume`."
             )
+
+    def _last_reason(self, site: str) -> str:
+        return next((str(event["reason"]) for event in reversed(self.events) if event["site"] == site), "no reason")

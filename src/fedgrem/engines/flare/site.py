@@ -18,7 +18,7 @@ from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_
 from fedgrem.data.units import summarize_site
 from fedgrem.engines.flare.declaration import CENSUS, Census, Declaration, Order
 from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.wire import Fields, decode
+from fedgrem.engines.flare.wire import Fields
 from fedgrem.errors import FedGrEMError, InputError, MessageError
 from fedgrem.kernels.precision import numpy_dtype, precision
 from fedgrem.types import NumpyArray, SiteData
@@ -61,14 +61,20 @@ class Settings(NamedTuple):
     """Bytes of the largest message that may leave."""
 
 
-def write_settings(settings: Settings, folder: Path) -> None:
+def settings_path(folder: Path, site: str | None = None) -> Path:
+    """Where a kit keeps them; the simulator's sites share one ``local`` folder, and have a file each."""
+    return folder / (SETTINGS if site is None else f"{site}-{SETTINGS}")
+
+
+def write_settings(settings: Settings, folder: Path, site: str | None = None) -> None:
     """Keep the settings in a kit's ``local`` folder."""
-    (folder / SETTINGS).write_text(json.dumps(settings._asdict(), indent=1) + "\n", encoding="utf-8")
+    settings_path(folder, site).write_text(json.dumps(settings._asdict(), indent=1) + "\n", encoding="utf-8")
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path, site: str | None = None) -> Settings:
     """The settings in a kit's ``local`` folder."""
-    path = folder / SETTINGS
+    path = settings_path(folder, site)
+    path = path if path.exists() else settings_path(folder)
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         return Settings(**stored | {"columns": tuple(stored["columns"])})
@@ -138,12 +144,9 @@ class SiteAtWork:
 
     def _understand(self, task: str, fields: Fields) -> Order:
         try:
-            order: Order = decode(fields, self.declaration.like_order(task, set(fields)))
-            self.declaration.check_order(task, order)
-            self.declaration.reply(task, order)
+            return self.declaration.read_order(task, fields)
         except MessageError as error:
             raise DeclinedError("order", str(error)) from error
-        return order
 
     def _rows(self) -> Federation:
         if self._federation is None:

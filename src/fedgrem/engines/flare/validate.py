@@ -63,6 +63,6 @@ def _check_simplex(who: str, weights: NumpyArray) -> None:
     if np.any(weights < -SIMPLEX_SLACK) or np.any(np.abs(total - 1.0) > SIMPLEX_SLACK):
         worst = float(total.flat[int(np.argmax(np.abs(total - 1.0)))])
         raise MessageError(
-            f"{who} sent weights that are not on the simplex: the least is {weights.min():.3g} and a sum is {worst:.6g}, "
-            "expected none below 0 and sums of 1."
+            f"{who} sent weights that are not on the simplex: the least is {weights.min():.3g} and a sum is "
+            f"{worst:.6g}, expected none below 0 and sums of 1."
         )
