@@ -22,6 +22,7 @@ from fedgrem.data.tables import Table, check_federation, check_target, gather, g
 from fedgrem.data.units import UnitsPlan, summarize_site
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
+from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start
 from fedgrem.estimators.scoring import FittedParams, row_scores
 from fedgrem.families.base import Family
@@ -76,18 +77,27 @@ class BaseFederatedMixture(BaseEstimator):
     # -- fitting
 
     def _fit(
-        self, X: Any, y: Any, sites: Any, sample_weight: Any, on_progress: Callable[[Progress], None] | None
+        self,
+        X: Any,
+        y: Any,
+        sites: Any,
+        sample_weight: Any,
+        on_progress: Callable[[Progress], None] | None,
+        engine: str = IN_PROCESS,
     ) -> Self:
         self._check_parameters()
         family = self._family()
         table, federation = self._validate_federation(X, y, sites, sample_weight, family)
         with precision(self.dtype):
             self._check_family(family, federation.n_features)
-            algorithm = self._build_algorithm(family)
-            units, scaled = self._standardize(federation)
-            plan = self._plan(scaled, family, units)
-            engine = InProcess(algorithm, scaled, plan.start, dtype=numpy_dtype(self.dtype))
-            result = run(algorithm, engine, plan, on_progress)
+            if engine == IN_PROCESS:
+                algorithm = self._build_algorithm(family)
+                units, scaled = self._standardize(federation)
+                plan = self._plan(scaled, family, units)
+                here = InProcess(algorithm, scaled, plan.start, dtype=numpy_dtype(self.dtype))
+                result = run(algorithm, here, plan, on_progress)
+            else:
+                result, units, _ = fit_elsewhere(self, federation, engine, on_progress)
             self.site_names_ = table.labels
             self._expose(result)
             self._expose_theta(result, units)

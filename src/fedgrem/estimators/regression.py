@@ -14,6 +14,7 @@ from fedgrem.data.tables import gather_values, split_like
 from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.network import IN_PROCESS
 from fedgrem.estimators.parameters import check_choice, check_number, check_switch
 from fedgrem.estimators.scoring import FittedParams
 from fedgrem.families.base import Family
@@ -188,6 +189,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         sites: Any = None,
         sample_weight: Any = None,
         on_progress: Callable[[Progress], None] | None = None,
+        engine: str = IN_PROCESS,
     ) -> Self:
         """Fit one mixture of regressions per site; returns ``self``.
 
@@ -198,8 +200,9 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         sites : (N,) site labels, or the name of the site column of a frame; None is one site.
         sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
         on_progress : called with a :class:`~fedgrem.algorithms.plan.Progress` between blocks of rounds.
+        engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
         """
-        return self._fit(X, y, sites, sample_weight, on_progress)
+        return self._fit(X, y, sites, sample_weight, on_progress, engine)
 
     def predict(self, X: Any, *, sites: Any = None) -> Any:
         """Expected response of every row, ``(N,)``: the components' predictions, averaged with the site's weights."""

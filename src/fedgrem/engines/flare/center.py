@@ -122,6 +122,7 @@ class _Watch:
             "events": roster.events,
             "out": roster.out,
             "away": sorted(roster.away),
+            "columns": self._engine.columns,
             "n_rows": {name: float(census.n_rows) for name, census in roster.census.items()},
             "seconds_per_round": float(np.median(self._seconds)) if self._seconds else None,
         }

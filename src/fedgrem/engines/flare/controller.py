@@ -21,7 +21,7 @@ RUNS = "runs"
 """In the server's kit: one folder per run, with its checkpoint, its progress and its result."""
 
 
-class CenterController(Controller):  # type: ignore[misc]
+class CenterController(Controller):
     """Runs one fit. The same job submitted again goes on from the last checkpoint of its run."""
 
     def __init__(
@@ -51,10 +51,11 @@ class CenterController(Controller):  # type: ignore[misc]
 
     def _transport(self, fl_ctx: FLContext, abort_signal: Signal) -> Transport:
         engine = fl_ctx.get_engine()
-        ways = {"push": lambda: Push(engine, abort_signal), "poll": lambda: Poll(self, engine, abort_signal)}
-        if self._way not in ways:
-            raise InputError(f"the job's transport is {self._way!r}, expected 'push' or 'poll'.")
-        return ways[self._way]()
+        if self._way == "push":
+            return Push(engine, abort_signal)
+        if self._way == "poll":
+            return Poll(self, engine, abort_signal)
+        raise InputError(f"the job's transport is {self._way!r}, expected 'push' or 'poll'.")
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to tidy."""

@@ -4,6 +4,7 @@ Nothing is listed by hand. The center, the site and the site's guard each derive
 and the one function that computes it, by tracing it without data; so a message cannot drift from its declaration.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,13 +17,14 @@ from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.wire import decode, named_leaves
 from fedgrem.errors import MessageError
 from fedgrem.kernels.precision import numpy_dtype, precision
-from fedgrem.types import Broadcast, Params, SiteData, StartRequest
+from fedgrem.types import Broadcast, NumpyArray, Params, SiteData, StartRequest
 
 CENSUS = "census"
 """The first task: a site says how many rows it has, and summarizes its columns."""
 START_TASKS = ("local_size", "local_start", "local_compare", "local_track")
 STEP = "local_step"
 TASKS = (CENSUS, *START_TASKS, STEP)
+NAME_BYTES = 64
 SOME_ROWS = 8
 """Rows of the made-up site that is traced; no shape of a message depends on it."""
 
@@ -49,6 +51,28 @@ class Census(NamedTuple):
     """(p,) standard deviations within the site."""
     gaps: Any
     """() whether cells are empty."""
+    names: Any
+    """(p, 64) of the columns, in UTF-8 filled up with zeros; so that no site mixes up its columns."""
+
+
+def write_names(names: Sequence[str]) -> NumpyArray:
+    """Names as numbers, ``(p, 64)``.
+
+    Examples
+    --------
+    >>> read_names(write_names(["age", "größe"]))
+    ['age', 'größe']
+    """
+    table = np.zeros((len(names), NAME_BYTES), dtype=np.uint8)
+    for row, name in zip(table, names, strict=True):
+        raw = name.encode()[:NAME_BYTES]
+        row[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
+    return table
+
+
+def read_names(table: NumpyArray) -> list[str]:
+    """The way back."""
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in np.asarray(table, dtype=np.uint8)]
 
 
 class Declaration:
@@ -107,7 +131,8 @@ class Declaration:
     def _trace(self, task: str) -> Any:
         if task == CENSUS:
             number, column = _number(np.float64, ()), _number(np.float64, (self.n_summarized,))
-            return Census(number, column, column, _number(np.bool_, ()))
+            names = _number(np.uint8, (self.n_summarized, NAME_BYTES))
+            return Census(number, column, column, _number(np.bool_, ()), names)
         with precision(self.recipe.dtype):
             step = local_task(task, self.recipe.build_algorithm(), self.recipe.start_plan)
             return jax.eval_shape(step, self._some_data, self.order(task).sent)
@@ -165,4 +190,4 @@ def check_shapes(who: str, message: Any, like: Any) -> None:
 
 
 def _number(dtype: Any, shape: tuple[int, ...]) -> Any:
-    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.rounds import LoopState, distances, play_round
 from fedgrem.data.federation import Units
 from fedgrem.data.units import Summary
-from fedgrem.engines.flare.declaration import CENSUS, STEP, Census, Declaration, Order
+from fedgrem.engines.flare.declaration import CENSUS, STEP, Census, Declaration, Order, read_names
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.roster import Roster
 from fedgrem.engines.flare.site import REASONS
@@ -94,6 +94,7 @@ class OverNetwork:
         n_columns = self._common_columns(answers)
         self._declaration = Declaration(self.recipe, n_columns)
         self.roster.census = self._judge(CENSUS, answers, lose=True)
+        self._same_names()
         self.roster.check_quorum(len(self.roster.census))
         self._settle_units()
 
@@ -114,6 +115,22 @@ class OverNetwork:
         common = max(set(counts), key=lambda n: (counts.count(n), -counts.index(n)))
         return max(1, common - self.recipe.build_family().has_target)
 
+    def _same_names(self) -> None:
+        """Drop sites whose columns are not those of most: mixed-up columns look like an odd site, and are none."""
+        named = {site: tuple(read_names(census.names)) for site, census in self.roster.census.items()}
+        found = list(named.values())
+        common = max(found, key=found.count, default=())
+        for site, names in named.items():
+            if names != common:
+                del self.roster.census[site]
+                told = f"its columns are {', '.join(names)}, and those of most sites {', '.join(common)}"
+                self.roster.drop(site, told, self.exchange)
+
+    @property
+    def columns(self) -> list[str]:
+        """What most sites call their columns, the response of a regression last."""
+        return read_names(self.roster.census[self.roster.names[0]].names)
+
     def _settle_units(self) -> None:
         members = [self.roster.census[name] for name in self.roster.names]
         n_columns = len(members[0].mean) - self.recipe.build_family().has_target
@@ -124,7 +141,7 @@ class OverNetwork:
 
     def _check_columns(self, members: list[Census], n_columns: int) -> None:
         """Refuse a column that says nothing at any site, as in process; an empty one, too."""
-        names = self.recipe.columns or tuple(f"x{j}" for j in range(n_columns))
+        names = self.columns[:n_columns]
         allowed = self.recipe.build_family().has_target
         for j, name in enumerate(names):
             means = np.array([census.mean[j] for census in members])
@@ -227,8 +244,8 @@ class OverNetwork:
         timed = {name: future.result() for name, future in waiting.items()}
         self._pace = max((took for took, answer in timed.values() if not answer.trouble), default=self._pace)
         answers = {name: answer for name, (_, answer) in timed.items()}
-        received = sum(size(answer.fields) for answer in answers.values() if _is_sized(answer.fields))
-        self.traffic = Traffic(time.monotonic() - begin, sum(map(size, messages.values())), received)
+        sent, received = sum(map(size, messages.values())), sum(_bytes(answer) for answer in answers.values())
+        self.traffic = Traffic(time.monotonic() - begin, sent, received)
         return answers
 
     def _persist(self, site: str, task: str, exchange: int, message: Fields) -> tuple[float, Answer]:
@@ -298,8 +315,10 @@ def has_site_axis(algorithm: Algorithm, central: Central) -> Any:
     """Which arrays of the center have one entry per site: those whose shape grows with the number of sites."""
 
     def shapes(n_sites: int) -> Central:
-        params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((n_sites, *leaf.shape[1:]), leaf.dtype), central.params)
-        rows = jax.ShapeDtypeStruct((n_sites,), central.n_rows.dtype)
+        def grown(leaf: Array) -> Any:
+            return jax.ShapeDtypeStruct((n_sites, *leaf.shape[1:]), leaf.dtype)  # type: ignore[no-untyped-call]
+
+        params, rows = jax.tree.map(grown, central.params), grown(central.n_rows)
         found: Central = jax.eval_shape(algorithm.central_start, params, rows)
         return found
 
@@ -310,10 +329,11 @@ def _stack(replies: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *replies)
 
 
-def _is_sized(fields: Any) -> bool:
-    return isinstance(fields, dict) and all(
-        isinstance(f, dict) and isinstance(f.get("bytes"), bytes) for f in fields.values()
-    )
+def _bytes(answer: Answer) -> int:
+    try:
+        return size(answer.fields or {})
+    except (TypeError, KeyError, AttributeError):
+        return 0  # not a message: the check will say so
 
 
 @jax.jit

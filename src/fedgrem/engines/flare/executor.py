@@ -16,7 +16,7 @@ from fedgrem.engines.flare.wire import encode
 from fedgrem.errors import FedGrEMError, MessageError
 
 
-class SiteExecutor(Executor):  # type: ignore[misc]
+class SiteExecutor(Executor):
     """Runs the local steps of one site for the length of a job.
 
     Whatever goes wrong, the center gets a word from a fixed list; the details, which may quote rows, go to the site's

@@ -20,7 +20,7 @@ from fedgrem.errors import FedGrEMError, MessageError
 SITE_CONFIG = "config_fed_client.json"
 
 
-class OutgoingGuard(Filter):  # type: ignore[misc]
+class OutgoingGuard(Filter):
     """Checks every answer of the site; one that is not as declared is replaced by a word that says so."""
 
     def __init__(self) -> None:

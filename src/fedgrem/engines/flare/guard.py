@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgrem.engines.flare.declaration import TASKS, Declaration, check_shapes
+from fedgrem.engines.flare.declaration import CENSUS, TASKS, Declaration, check_shapes, read_names, write_names
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.site import DeclinedError, Settings, check_floor
 from fedgrem.engines.flare.wire import Fields, decode, named_leaves, size
@@ -34,6 +34,8 @@ class Guard:
             raise DeclinedError("guard", str(error)) from error
         check_floor(message, self._settings.floor)
         numbers = {name: np.asarray(leaf).tolist() for name, leaf in named_leaves(message)}
+        if task == CENSUS:
+            numbers["names"] = read_names(message.names)
         self._write({"job": job, "exchange": exchange, "task": task, "bytes": size(reply), "sent": numbers})
 
     def _check(self, task: str, reply: Fields) -> Any:
@@ -42,6 +44,8 @@ class Guard:
         declared = self._declaration.reply(task)
         message = decode(reply, declared)
         check_shapes("the reply", message, declared)
+        if task == CENSUS and not np.array_equal(message.names, write_names(self._settings.summarized)):
+            raise MessageError("the names in the reply are not those of the site's columns.")
         if size(reply) > self._settings.cap:
             raise MessageError(f"the reply has {size(reply)} bytes, and at most {self._settings.cap} may leave.")
         return message

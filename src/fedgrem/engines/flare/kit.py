@@ -1,7 +1,7 @@
 """Kits: certificates and settings for the coordinator's server and for every site, hardened as they are made.
 
-A study is a folder of the coordinator's: ``server`` and ``coordinator`` are its own kits, ``kits`` holds those to hand to
-the sites, and ``authority`` the keys that signed them all, which must never leave the coordinator.
+A study is a folder of the coordinator's: ``server`` and ``coordinator`` are its own kits, ``kits`` holds those to hand
+to the sites, and ``authority`` the keys that signed them all, which must never leave the coordinator.
 """
 
 import contextlib
@@ -26,7 +26,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 RESERVED = ("server", "coordinator", "center", "all")
 BUILDERS: list[dict[str, Any]] = [
     {"path": "nvflare.lighter.impl.workspace.WorkspaceBuilder", "args": {}},
-    {"path": "nvflare.lighter.impl.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "grpc"}},
+    {
+        "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
+        "args": {"config_folder": "config", "scheme": "grpc"},
+    },
     {"path": "nvflare.lighter.impl.cert.CertBuilder", "args": {}},
     {"path": "nvflare.lighter.impl.signature.SignatureBuilder", "args": {}},
 ]
@@ -129,7 +132,9 @@ def read_study(folder: Path) -> Study:
         stored = json.loads((folder / STUDY).read_text(encoding="utf-8"))
         return Study(folder.resolve(), stored["host"], int(stored["port"]), tuple(stored["sites"]))
     except FileNotFoundError as error:
-        raise InputError(f"{folder} is no study; make one with `fedgrem sites init {folder} --site ... --host ...`.") from error
+        raise InputError(
+            f"{folder} is no study; make one with `fedgrem sites init {folder} --site ... --host ...`."
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / STUDY} cannot be read ({error}).") from error
 
@@ -141,7 +146,9 @@ def site_of(kit: Path) -> str:
 
     path = kit / "startup" / "client.crt"
     if not path.exists() or not (kit / "startup" / "fed_client.json").exists():
-        raise InputError(f"{kit} is no kit of a site; give the folder that the coordinator made with `fedgrem sites init`.")
+        raise InputError(
+            f"{kit} is no kit of a site; give the folder that the coordinator made with `fedgrem sites init`."
+        )
     subject = x509.load_pem_x509_certificate(path.read_bytes()).subject
     return str(subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
@@ -176,8 +183,8 @@ def harden_site(kit: Path) -> None:
         "allow_log_streaming": False,
         "components": components,
     }
-    scope = {"name": "guarded", "properties": {}, "task_data_filters": []}
-    scope |= {"task_result_filters": [{"path": GUARD, "args": {}}]}
+    guards = [{"path": GUARD, "args": {}}]
+    scope = {"name": "guarded", "properties": {}, "task_data_filters": [], "task_result_filters": guards}
     _write(local / "resources.json", resources)
     _write(local / "privacy.json", {"scopes": [scope], "default_scope": "guarded"})
     _write(local / "authorization.json", _permissions(operate="none"))

@@ -13,7 +13,7 @@ SETTLE = 1.0
 """Seconds between the death of a worker and its next life."""
 
 
-class RestartingHandle(JobHandleSpec):  # type: ignore[misc]
+class RestartingHandle(JobHandleSpec):
     """A worker process that may have several lives; NVFlare sees one that goes on."""
 
     def __init__(self, launch: Any) -> None:
@@ -54,7 +54,7 @@ class RestartingHandle(JobHandleSpec):  # type: ignore[misc]
         return not self._stopped and code is not None and code < 0
 
 
-class RestartingLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
+class RestartingLauncher(ClientProcessJobLauncher):
     """Starts workers as NVFlare does, and again if they are killed."""
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:

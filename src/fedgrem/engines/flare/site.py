@@ -16,7 +16,7 @@ from fedgrem.algorithms.tasks import local_task
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
 from fedgrem.data.units import summarize_site
-from fedgrem.engines.flare.declaration import CENSUS, Census, Declaration, Order
+from fedgrem.engines.flare.declaration import CENSUS, Census, Declaration, Order, write_names
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.wire import Fields
 from fedgrem.errors import FedGrEMError, InputError, MessageError
@@ -59,6 +59,11 @@ class Settings(NamedTuple):
     """Rows that every component must hold, or the site does not answer."""
     cap: int = DEFAULT_CAP
     """Bytes of the largest message that may leave."""
+
+    @property
+    def summarized(self) -> tuple[str, ...]:
+        """The columns that a census summarizes, the response last."""
+        return (*self.columns, *([] if self.target is None else [self.target]))
 
 
 def settings_path(folder: Path, site: str | None = None) -> Path:
@@ -163,7 +168,8 @@ class SiteAtWork:
         site = federation.sites[0]
         summary = summarize_site(site)
         gaps = np.asarray(np.isnan(site.rows).any())
-        return Census(np.asarray(site.row_weight.sum()), summary.mean, summary.deviation, gaps)
+        names = write_names(self.settings.summarized)
+        return Census(np.asarray(site.row_weight.sum()), summary.mean, summary.deviation, gaps, names)
 
     def _data(self, federation: Federation, order: Order) -> SiteData:
         """The rows in the units of the order; kept until an order comes with other units."""

@@ -11,7 +11,7 @@ from fedgrem.types import NumpyArray
 Fields: TypeAlias = dict[str, dict[str, Any]]
 """``"params.theta" -> {"shape": [5, 3], "dtype": "<f8", "bytes": b"..."}``: what travels."""
 
-DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|b1")
+DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|u1", "|b1")
 MOST_AXES = 8
 
 
