@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -49,17 +48,14 @@ def _start(kit: Path, command: list[str], who: str, environment: dict[str, str] 
     if running is not None:
         raise SitesError(f"{who} is running already (process {running}); stop it first, or leave it running.")
     (kit / "transfer").mkdir(exist_ok=True)
-    with (kit / CONSOLE).open("ab") as console:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, **(environment or {})},
-        )
-    (kit / PID).write_text(json.dumps({"pid": process.pid, "began": _began(process.pid)}) + "\n")
-    return process.pid
+    with (kit / CONSOLE).open("ab") as console, open(os.devnull, "rb") as nothing:
+        # Not a Popen: the process outlives this one, and nobody here waits for it.
+        streams = [(os.POSIX_SPAWN_DUP2, console.fileno(), 1), (os.POSIX_SPAWN_DUP2, console.fileno(), 2)]
+        streams += [(os.POSIX_SPAWN_DUP2, nothing.fileno(), 0)]
+        variables = {**os.environ, **(environment or {})}
+        pid = os.posix_spawn(command[0], command, variables, file_actions=streams, setsid=True)
+    (kit / PID).write_text(json.dumps({"pid": pid, "began": _began(pid)}) + "\n")
+    return pid
 
 
 def process_of(kit: Path) -> int | None:
