@@ -9,7 +9,7 @@ from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
 from fedgrem.engines.flare.wire import encode
 
 NAMES = ("east", "north", "south")
-SIZES = {"east": 30, "north": 47, "south": 38}
+SIZES = {"east": 30, "north": 47, "south": 30}
 
 
 def rows_of(name, n_columns=2):
