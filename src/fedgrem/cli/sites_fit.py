@@ -73,7 +73,7 @@ def fit(
     * `fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/`
     """
     from fedgrem.cli.files import check_folder
-    from fedgrem.engines.flare.operate import Fit, begin
+    from fedgrem.engines.flare.operate import Fit, begin, check_ready
     from fedgrem.engines.flare.roster import Rules
     from fedgrem.estimators.network import recipe_for
 
@@ -90,8 +90,9 @@ def fit(
     quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
     more = {"regression": regression, "options": options, "out": str(out.resolve())}
     rules = Rules(min_sites=min(quorum, len(place.sites)), deadline=deadline)
-    run = begin(place, Fit(recipe, list(place.sites), rules, "poll" if poll else "push", more))
-    _finish(place, run)
+    asked = Fit(recipe, list(place.sites), rules, "poll" if poll else "push", more)
+    check_ready(place, asked)
+    _finish(place, begin(place, asked))
 
 
 def resume(study: StudyFolder) -> None:

@@ -46,6 +46,12 @@ def begin(study: Study, fit: Fit) -> str:
     return run
 
 
+def check_ready(study: Study, fit: Fit) -> None:
+    """Refuse to begin a fit without a server, or with too few sites."""
+    with session(study) as talk:
+        _check_connected(talk, fit)
+
+
 def carry_out(
     study: Study,
     run: str,

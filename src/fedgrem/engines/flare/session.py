@@ -11,6 +11,7 @@ from fedgrem.engines.flare.kit import OPERATOR, Study
 from fedgrem.errors import SitesError
 
 OVER = ("FINISHED",)
+LOGIN_SECONDS = 10.0
 
 
 class Connected(NamedTuple):
@@ -65,7 +66,7 @@ class Session:
 
 
 @contextlib.contextmanager
-def session(study: Study, timeout: float = 10.0) -> Iterator[Session]:
+def session(study: Study, timeout: float | None = None) -> Iterator[Session]:
     """Log in with the coordinator's certificate."""
     from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
     from nvflare.fuel.flare_api.flare_api import new_secure_session
@@ -74,7 +75,9 @@ def session(study: Study, timeout: float = 10.0) -> Iterator[Session]:
     (study.coordinator / "transfer").mkdir(exist_ok=True)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            inner = new_secure_session(OPERATOR, str(study.coordinator), timeout=timeout)
+            inner = new_secure_session(
+                OPERATOR, str(study.coordinator), timeout=LOGIN_SECONDS if timeout is None else timeout
+            )
     except NoConnection as error:
         raise SitesError(
             f"no server answers at {study.host}:{study.port}; start it with `fedgrem sites start {study.folder}`."
