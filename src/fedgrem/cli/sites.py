@@ -137,9 +137,13 @@ def start(
 
     from fedgrem.cli.network import compile_cache, wait_for_server
     from fedgrem.engines.flare.kit import harden_server
-    from fedgrem.engines.flare.processes import server_command, start_server
+    from fedgrem.engines.flare.processes import process_of, server_command, start_server
 
     study = _study(folder)
+    running = process_of(study.server)
+    if running is not None:
+        typer.echo(f"The server runs already at {study.host}:{study.port} (process {running}).")
+        return
     harden_server(study.server)  # its storage has absolute paths, and the study may have moved
     if foreground:
         command = server_command(study.server)

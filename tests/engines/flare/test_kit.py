@@ -100,7 +100,11 @@ def test_sites_come_go_and_get_new_certificates(tmp_path):
 
     assert remove_site(grown, "west").sites == ("north", "south")
     assert read_study(study.folder).sites == ("north", "south")
-    assert not grown.kit("west").exists()
+    with pytest.raises(InputError, match="is left from a site of that name; move it away first"):
+        add_site(read_study(study.folder), "west")
+    old = grown.kit("west").rename(tmp_path / "west")
+    add_site(read_study(study.folder), "west")
+    assert (grown.kit("west") / "startup" / "client.crt").read_bytes() != (old / "startup" / "client.crt").read_bytes()
 
 
 @pytest.mark.parametrize(

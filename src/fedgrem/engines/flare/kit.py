@@ -90,6 +90,8 @@ def add_site(study: Study, name: str) -> Study:
     check_site_name(name)
     if name in study.sites:
         raise InputError(f"{name!r} is a site of this study already; renew its kit with `fedgrem sites renew`.")
+    if study.kit(name).exists():
+        raise InputError(f"{study.kit(name)} is left from a site of that name; move it away first.")
     grown = study._replace(sites=tuple(sorted((*study.sites, name))))
     made = _provision(grown)
     _take_kit(grown, made, name)
@@ -103,11 +105,7 @@ def renew_kit(study: Study, name: str) -> Path:
     subjects = {"server": study.host, "coordinator": OPERATOR} | {site: site for site in study.sites}
     if name not in subjects:
         raise InputError(f"{name!r} is not of this study; renew one of {', '.join(subjects)}.")
-    state = study.folder / "authority" / PROJECT / "state" / "cert.json"
-    kept = json.loads(state.read_text())
-    kept.pop(subjects[name], None)
-    state.write_text(json.dumps(kept))
-    state.chmod(0o600)
+    _forget_certificate(study, subjects[name])
     made = _provision(study)
     kit = study.server if name == "server" else study.coordinator if name == "coordinator" else study.kit(name)
     shutil.rmtree(kit / "startup", ignore_errors=True)
@@ -117,13 +115,22 @@ def renew_kit(study: Study, name: str) -> Path:
 
 
 def remove_site(study: Study, name: str) -> Study:
-    """Take a site out of the study: no job is sent to it any more."""
+    """Take a site out of the study: no job is sent to it any more. Its kit stays, it may run there."""
     if name not in study.sites:
         raise InputError(f"{name!r} is not a site of this study; the sites are {', '.join(study.sites)}.")
     left = study._replace(sites=tuple(site for site in study.sites if site != name))
-    shutil.rmtree(study.kit(name), ignore_errors=True)
+    _forget_certificate(study, name)
     _write_study(left)
     return left
+
+
+def _forget_certificate(study: Study, subject: str) -> None:
+    """Let the next kit of this name have a certificate of its own."""
+    state = study.folder / "authority" / PROJECT / "state" / "cert.json"
+    kept = json.loads(state.read_text())
+    kept.pop(subject, None)
+    state.write_text(json.dumps(kept))
+    state.chmod(0o600)
 
 
 def read_study(folder: Path) -> Study:
