@@ -73,7 +73,7 @@ def _demonstrate(folder: Path, seed: int, port: int) -> None:
     clock.tell(f"certificates and hardened kits for the server and {len(SITES)} sites")
     files = _write_rows(simulation, folder)
     options: dict[str, Any] = {"n_components": N_COMPONENTS, "random_state": seed}
-    with _running(study, files):
+    with running(study, files):
         clock.tell("the server and all sites run and have let each other in, over mutual TLS")
         more = {"regression": False, "options": options, "out": str(folder / "model")}
         recipe = recipe_for(_estimator(options))
@@ -120,7 +120,7 @@ def _write_rows(simulation: Simulation, folder: Path) -> dict[str, Path]:
 
 
 @contextmanager
-def _running(study: Study, files: dict[str, Path]) -> Iterator[None]:
+def running(study: Study, files: dict[str, Path]) -> Iterator[None]:
     """The server and all sites; whatever happens, none is left behind."""
     from fedgrem.cli.network import compile_cache, wait_for_server, wait_for_sites
     from fedgrem.data.files import read_table
