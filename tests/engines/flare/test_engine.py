@@ -294,6 +294,31 @@ def test_below_the_quorum_the_run_pauses_checkpoints_and_says_why(tmp_path):
     assert not (tmp_path / "run" / RESULT).exists()
 
 
+def test_after_a_pause_everybody_is_waited_for_again(tmp_path):
+    quiet = {"north", "south"}
+
+    def pause(site, task, exchange, answer):
+        return Answer(None, trouble="TIMEOUT") if site in quiet and task == STEP and exchange > 6 else answer
+
+    recipe = recipe_for(gaussian())
+    with pytest.raises(PausedError):
+        over_network(tmp_path, gaussian(), spoil=pause)
+    resumed = fit_over_network(recipe, list(NAMES), AtHand(tmp_path, recipe), tmp_path / "run", QUICK)
+    assert resumed.about["away"] == []
+    assert_same(resumed, in_process(gaussian()))
+
+
+def test_a_run_that_paused_before_round_1_begins_again_with_every_site(tmp_path):
+    def nobody(site, task, exchange, answer):
+        return Answer(None, trouble="TIMEOUT") if site != "east" else answer
+
+    with pytest.raises(PausedError, match=r"paused: 1 of 3 site\(s\) answered"):
+        over_network(tmp_path, gaussian(), spoil=nobody)
+    resumed = over_network(tmp_path, gaussian())
+    assert resumed.result.site_names == NAMES
+    assert_same(resumed, in_process(gaussian()))
+
+
 class CrashError(RuntimeError):
     """Stands for the machine going down."""
 
@@ -317,7 +342,7 @@ def test_after_a_crash_it_goes_on_to_the_same_answer_bit_for_bit(tmp_path, algor
     transport_asked = AtHand(folder, recipe_for(model))
     resumed = fit_over_network(recipe_for(model), list(NAMES), transport_asked, folder / "run", QUICK)
     asked = {task for _, task, _ in transport_asked.asked}
-    assert asked == ({STEP} if isinstance(after, int) else {"local_start", "local_compare", STEP})
+    assert asked == ({STEP} if isinstance(after, int) else {CENSUS, "local_start", "local_compare", STEP})
     for name in ("weights", "theta", "center", "distance"):
         np.testing.assert_array_equal(getattr(resumed.result, name), getattr(whole.result, name))
     for name, kept in whole.result.history.items():

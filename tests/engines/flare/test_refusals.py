@@ -52,7 +52,7 @@ def submit(place, name, change):
     from fedgrem.engines.flare.session import session
 
     recipe = recipe_for(FederatedGaussianMixture(2, covariance="identity", n_init=1, max_rounds=2))
-    job = write_job(place.folder / name, recipe, list(NAMES), f"run-{name}", Rules(min_sites=3, deadline=10.0))
+    job = write_job(place.folder / name, recipe, list(NAMES), f"run-{name}", Rules(min_sites=3, deadline=6.0))
     config = job / "site" / "config" / "config_fed_client.json"
     content = json.loads(config.read_text())
     change(job, content["executors"][0])

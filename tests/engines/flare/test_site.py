@@ -14,6 +14,7 @@ from fedgrem.engines.flare.site import (
     DeclinedError,
     Settings,
     SiteAtWork,
+    _answer,
     read_settings,
     write_settings,
 )
@@ -54,6 +55,17 @@ def test_the_same_order_is_not_worked_on_twice(tmp_path, monkeypatch):
     for _ in range(3):
         site.answer(STEP, encode(Order(SENT, None, np.asarray(False))))
     assert len(worked) == 1
+
+
+def test_a_site_compiles_its_round_once(tmp_path):
+    site = SiteAtWork("north", write_site(tmp_path, "north"), RECIPE)
+    replies, sizes = [], []
+    for shift in (0.0, 0.5, 1.0):
+        moved = SENT._replace(params=SENT.params._replace(theta=SENT.params.theta + shift))
+        replies.append(site.answer(STEP, encode(Order(moved, None, np.asarray(False)))))
+        sizes.append(_answer._cache_size())
+    assert sizes[0] == sizes[-1]
+    assert not np.array_equal(replies[0].params.theta, replies[1].params.theta)
 
 
 def test_a_file_that_is_gone_is_a_reason_and_its_path_stays_here(tmp_path):

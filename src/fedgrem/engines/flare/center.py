@@ -40,11 +40,14 @@ def fit_over_network(
     """
     rules = rules or Rules()
     with precision(recipe.dtype):
-        checkpoint = read_checkpoint(folder, recipe) or Checkpoint(Roster(list(sites), rules), 0, None)
-        checkpoint.roster.rules = rules
-        engine = OverNetwork(recipe, checkpoint.roster, transport, exchange=checkpoint.exchange)
+        checkpoint = read_checkpoint(folder, recipe)
+        fresh = checkpoint is None or checkpoint.saved is None  # no round is finished: every site has another chance
+        roster = Roster(list(sites), rules) if checkpoint is None or fresh else checkpoint.roster
+        roster.rules = rules
+        roster.away.clear()  # whoever was away before a pause is waited for again
+        engine = OverNetwork(recipe, roster, transport, exchange=0 if checkpoint is None else checkpoint.exchange)
         try:
-            return _fit(recipe, engine, checkpoint.saved, folder)
+            return _fit(recipe, engine, None if checkpoint is None else checkpoint.saved, folder)
         finally:
             engine.close()
 
@@ -87,7 +90,7 @@ class _Watch:
         self._engine = engine
         self._seconds: list[float] = []
         self._last = time.monotonic()
-        self._told = 0
+        self._told = len(engine.roster.events)
 
     def round_over(self) -> None:
         now = time.monotonic()
