@@ -270,6 +270,19 @@ def test_a_site_with_another_number_of_columns_takes_no_part(tmp_path):
     assert finished.about["out"] == {"east": "site 'east' has mean of shape (9,), expected (2,)."}
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"mean": 3}, {"mean": {"shape": 7, "dtype": "<f8", "bytes": b""}}, {"mean": {"shape": [10**12]}}, {1: 2}],
+)
+def test_nonsense_from_one_site_does_not_stop_the_others(tmp_path, fields):
+    def babble(site, task, exchange, answer):
+        return Answer(fields, exchange) if site == "east" else answer
+
+    finished = over_network(tmp_path, gaussian(max_rounds=1), spoil=babble)
+    assert finished.result.site_names == ("north", "south")
+    assert "site 'east'" in finished.about["out"]["east"]
+
+
 def test_a_column_that_is_constant_everywhere_is_refused_by_name(tmp_path):
     def flatten(site, task, exchange, answer):
         flat = encode({"mean": np.array([1.0, 0.0]), "deviation": np.array([0.0, 1.0])})

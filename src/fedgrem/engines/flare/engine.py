@@ -20,12 +20,13 @@ from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.roster import Roster
 from fedgrem.engines.flare.site import REASONS
 from fedgrem.engines.flare.validate import check_reply
-from fedgrem.engines.flare.wire import Fields, encode, size
+from fedgrem.engines.flare.wire import Fields, encode, printable, size
 from fedgrem.errors import InputError, MessageError
 from fedgrem.types import Array, Central, NumpyArray, RoundRecord, Upload
 
 PROBE = 2.0
 """Seconds, or three times what the last exchange took, that a site which missed a deadline has until it is back."""
+MOST_COLUMNS = 100_000
 ATTEMPT = 5.0
 """Seconds, or five times what the last exchange took, after which a site that is silent is asked again."""
 
@@ -105,11 +106,7 @@ class OverNetwork:
         """How many columns most sites have; others are refused by shape."""
         if self.recipe.columns is not None:
             return len(self.recipe.columns)
-        counts: list[int] = []
-        for answer in answers.values():
-            shape = (answer.fields or {}).get("mean", {}).get("shape", ())
-            if len(shape) == 1 and isinstance(shape[0], int):
-                counts.append(shape[0])
+        counts = [n for n in map(_claimed_columns, answers.values()) if 0 < n <= MOST_COLUMNS]
         if not counts:
             return 1
         common = max(set(counts), key=lambda n: (counts.count(n), -counts.index(n)))
@@ -123,8 +120,8 @@ class OverNetwork:
         for site, names in named.items():
             if names != common:
                 del self.roster.census[site]
-                told = f"its columns are {', '.join(names)}, and those of most sites {', '.join(common)}"
-                self.roster.drop(site, told, self.exchange)
+                mine, most = (printable(", ".join(listed), 200) for listed in (names, common))
+                self.roster.drop(site, f"its columns are {mine}, and those of most sites {most}", self.exchange)
 
     @property
     def columns(self) -> list[str]:
@@ -327,6 +324,15 @@ def has_site_axis(algorithm: Algorithm, central: Central) -> Any:
 
 def _stack(replies: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *replies)
+
+
+def _claimed_columns(answer: Answer) -> int:
+    """How many columns a site says that it has; 0 where it says nothing that can be understood."""
+    try:
+        (count,) = (answer.fields or {})["mean"]["shape"]
+    except (TypeError, KeyError, ValueError):
+        return 0
+    return count if type(count) is int else 0
 
 
 def _bytes(answer: Answer) -> int:

@@ -36,7 +36,7 @@ def decode(fields: Any, like: Any) -> Any:
         raise MessageError(f"the message is a {type(fields).__name__}, expected named arrays.")
     names = [name for name, _ in named_leaves(like)]
     missing = [name for name in names if name not in fields]
-    extra = [str(name)[:60] for name in fields if name not in names]
+    extra = [printable(str(name)) for name in fields if name not in names]
     if missing or extra:
         told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"also holds {', '.join(extra[:5])}"] * bool(extra)
         raise MessageError(f"the message {' and '.join(told)}; expected exactly {', '.join(names) or 'nothing'}.")
@@ -48,6 +48,17 @@ def named_leaves(message: Any) -> list[tuple[str, Any]]:
     """The arrays of a message and their names, such as ``params.theta``."""
     found, _ = jax.tree_util.tree_flatten_with_path(message)
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in found]
+
+
+def printable(text: str, most: int = 60) -> str:
+    r"""The beginning of a text from elsewhere, as it may be shown: no control characters.
+
+    Examples
+    --------
+    >>> printable("age\x1b[2J")
+    'age?[2J'
+    """
+    return "".join(mark if mark.isprintable() else "?" for mark in text[:most])
 
 
 def size(fields: Fields) -> int:
