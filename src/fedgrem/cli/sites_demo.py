@@ -17,6 +17,7 @@ from fedgrem.errors import SitesError
 if TYPE_CHECKING:
     from fedgrem.data.simulate import Simulation
     from fedgrem.engines.flare.kit import Study
+    from fedgrem.engines.flare.recipe import Recipe
 
 SITES = ("north", "south", "east", "west")
 N_COMPONENTS = 5
@@ -73,10 +74,12 @@ def _demonstrate(folder: Path, seed: int, port: int) -> None:
     clock.tell(f"certificates and hardened kits for the server and {len(SITES)} sites")
     files = _write_rows(simulation, folder)
     options: dict[str, Any] = {"n_components": N_COMPONENTS, "random_state": seed}
+    recipe = recipe_for(_estimator(options))
+    _compile_once(recipe, files)
+    clock.tell("compiled what every site will run: here they are alike, and share it")
     with running(study, files):
         clock.tell("the server and all sites run and have let each other in, over mutual TLS")
         more = {"regression": False, "options": options, "out": str(folder / "model")}
-        recipe = recipe_for(_estimator(options))
         run = begin(study, Fit(recipe, list(study.sites), Rules(min_sites=len(SITES)), more=more))
         with watched("Fitting", recipe.tol, len(SITES)) as callbacks:
             finished = carry_out(study, run, **callbacks)
@@ -117,6 +120,18 @@ def _write_rows(simulation: Simulation, folder: Path) -> dict[str, Path]:
         files[name] = folder / f"{name}.csv"
         pl.DataFrame(rows, schema=[f"x{j + 1}" for j in range(rows.shape[1])]).write_csv(files[name])
     return files
+
+
+def _compile_once(recipe: Recipe, files: dict[str, Path]) -> None:
+    """Fill the cache of compiled programs, or four processes on this machine would compile the same ones at once."""
+    from fedgrem.cli.cache import keep_compiled_programs
+    from fedgrem.data.files import read_table
+    from fedgrem.engines.flare.rehearsal import play_once
+    from fedgrem.engines.flare.site import Settings, SiteAtWork
+
+    keep_compiled_programs()
+    path = files[SITES[0]]
+    play_once(SiteAtWork(SITES[0], Settings(str(path), tuple(read_table(path).columns)), recipe), compare=True)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.align import derive_key
@@ -15,7 +14,7 @@ from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
 from fedgrem.engines.flare.wire import encode, named_leaves, size
 from fedgrem.errors import InputError
-from fedgrem.kernels.precision import precision
+from fedgrem.kernels.precision import numpy_dtype
 from fedgrem.types import Broadcast, Params, StartRequest
 
 TITLES = {
@@ -50,21 +49,34 @@ def rehearse(name: str, settings: Settings, n_components: int) -> list[Message]:
     )
     site, guard = SiteAtWork(name, settings, recipe), Guard(settings, recipe, Path("/dev/null"))
     try:
-        return [_message(guard, task, reply) for task, reply in _play(site, recipe, name)]
+        return [_message(guard, task, reply) for task, reply in play_once(site)]
     except DeclinedError as error:
         raise InputError(str(error)) from error
 
 
-def _play(site: SiteAtWork, recipe: Recipe, name: str) -> list[tuple[str, Any]]:
+def play_once(site: SiteAtWork, *, compare: bool = False) -> list[tuple[str, Any]]:
+    """The tasks of a fit of one site, once each, and its replies; with ``compare`` those that need other sites too.
+
+    Whatever a site is asked in earnest it has then compiled.
+    """
+    recipe = site.recipe
     census = site.answer(CENSUS, encode(Order((), None, np.asarray(False))))
     units = recipe.units_plan.units([Summary(census.mean, census.deviation)])
-    nothing = Params(jnp.zeros(0), jnp.zeros(0))
-    with precision(recipe.dtype):
-        nothing = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), nothing)
-        request = StartRequest(jnp.asarray(derive_key(0, name, "start")), nothing, jnp.zeros(()))
-    start = site.answer("local_start", encode(Order(request, units, census.gaps)))
-    sent = Broadcast(start.params, start.params.weights)
-    step = site.answer(STEP, encode(Order(sent, units, census.gaps)))
+
+    def ask(task: str, sent: Any) -> Any:
+        return site.answer(task, encode(Order(sent, units, census.gaps)))
+
+    nothing: Any = np.zeros(0, numpy_dtype(recipe.dtype))
+    penalty: Any = np.zeros((), numpy_dtype(recipe.dtype))
+    key: Any = derive_key(recipe.seed, site.name, "start")
+    tried = Params(nothing, nothing)
+    start = ask("local_start", StartRequest(key, tried, penalty))
+    if compare:
+        if start.params.spread is not None:
+            start = ask("local_start", StartRequest(key, tried._replace(spread=start.params.spread), penalty))
+        twice = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), start.params)
+        start = ask("local_compare", StartRequest(key, twice, penalty))
+    step = ask(STEP, Broadcast(start.params, start.params.weights))
     return [(CENSUS, census), ("local_start", start), (STEP, step)]
 
 
