@@ -15,6 +15,7 @@ from fedgrem.algorithms.local import unpenalized_start, without_solver
 from fedgrem.errors import InputError
 from fedgrem.families.base import ExponentialFamily, Family, expect
 from fedgrem.kernels.compression import quantize, sparsify, variance_factor
+from fedgrem.kernels.randomness import fold_in, split_key, uniforms
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 
@@ -116,7 +117,7 @@ class FedEMSA:
         """The common components, own weights, and what is expected of the site."""
         memory: Memory = central.extra
         n_sites = central.n_rows.shape[0]
-        keys = jax.random.split(jax.random.fold_in(memory.key, memory.played), n_sites)
+        keys = split_key(fold_in(memory.key, memory.played), n_sites)
         started = jnp.full(n_sites, memory.played > 0).astype(memory.control.dtype)
         return Broadcast(
             central.params, central.first_weights, Expected(memory.statistics + memory.control, keys, started)
@@ -128,13 +129,13 @@ class FedEMSA:
         mass, log_likelihood = expect(self.family, data, sent.params)
         n_rows = data.row_weight.sum()
         surprise = self._exponential().sufficient_statistics(data, mass) / n_rows - expected.statistics
-        for_presence, for_places, for_rounding = jax.random.split(expected.key, 3)
-        present = jax.random.uniform(for_presence) < self.participation
+        for_presence, for_places, for_rounding = split_key(expected.key, 3)
+        present = uniforms(for_presence, (1,), jnp.float32)[0] < self.participation
         first = expected.started == 0
         compressed = sparsify(for_places, surprise, self.keep)
         if self.levels:
             # Component by component: the norm of a large one would drown a small one in noise.
-            keys = jax.random.split(for_rounding, len(compressed))
+            keys = split_key(for_rounding, len(compressed))
             compressed = jax.vmap(lambda key, row: quantize(key, row, self.levels))(keys, compressed)
         difference = jnp.where(first, surprise, jnp.where(present, compressed, 0.0))
         step = jnp.where(first, 1.0, jnp.where(present, self.approximation_step, 0.0))

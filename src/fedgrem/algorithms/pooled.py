@@ -3,13 +3,15 @@
 Pooled-EM and Pooled-GrEM of Tian, Weng and Feng (ICML 2024), Section 4.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
+from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.local import LocalEM, LocalGrEM, unpenalized_start
+from fedgrem.algorithms.start import StartPlan
 from fedgrem.types import Array, Central, Params
 
 
@@ -25,6 +27,11 @@ class InOnePot:
         middle: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.median(leaf, axis=0), leaf.shape), params)
         middle = middle._replace(weights=middle.weights / middle.weights.sum(axis=1, keepdims=True))
         return unpenalized_start(middle, n_rows)
+
+
+def start_plan_for(algorithm: Algorithm, plan: StartPlan) -> StartPlan:
+    """The plan as it is; a pot has nobody to exchange starts with, so that there only its own restarts remain."""
+    return replace(plan, exchanges=0, tracks=0) if isinstance(algorithm, InOnePot) else plan
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["family"])

@@ -74,8 +74,8 @@ def _movement(before: Params, after: Params) -> Array:
 
 
 def tolerated_stragglers(n_sites: int) -> int:
-    """How many odd sites may still creep when the rest is settled: one in five, and one where there are 3 or 4."""
-    return 0 if n_sites < 3 else max(1, n_sites // 5)
+    """How many odd sites may still creep when the rest is settled: one in four, and one where there are 3."""
+    return 0 if n_sites < 3 else max(1, n_sites // 4)
 
 
 def _advance(

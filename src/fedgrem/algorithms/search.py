@@ -57,7 +57,7 @@ def find_starts(
     nothing = Params(jnp.zeros((len(names), 0)), jnp.zeros((len(names), 0)))
     reply = exchange("local_start", "starts", nothing)
     params = align(family, reply.params, start, plan.seed)
-    if params.spread is not None:
+    if params.spread is not None and start.n_components > 1:
         # Alone, a site may fit its noise to a poor partition; starting again in common units, it does so less often.
         noise = jnp.broadcast_to(jnp.median(params.spread, axis=(0, 1)), params.spread.shape)
         reply = exchange("local_start", "starts", nothing._replace(spread=noise))

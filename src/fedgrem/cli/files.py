@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+
+import typer
 
 from fedgrem.errors import InputError, ModelFileError
 
 if TYPE_CHECKING:
+    from fedgrem.data.files import FileTable
     from fedgrem.estimators.base import BaseFederatedMixture
 
 SOURCE = "source.json"
+FittedSite: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="as fitted"
+    ),
+]
+FittedTarget: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Response column of a regression mixture.", show_default="as fitted"),
+]
+"""Options of every command that takes rows for a saved model."""
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -78,3 +92,23 @@ def check_writable(path: Path) -> None:
         raise InputError(f"{path} cannot be written; give a place where you may write.")
     if path.suffix and not path.is_dir() and not path.parent.is_dir():
         raise InputError(f"{path} cannot be written, because there is no folder {path.parent}; make it first.")
+
+
+def fitted_columns(model: BaseFederatedMixture, table: FileTable) -> list[str]:
+    """Columns that a model was fitted on; a table must have them, numeric, without gaps unless EM fills them."""
+    from fedgrem.data.files import check_no_gaps, check_numeric
+
+    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
+    if not names:
+        raise InputError("the model was fitted on an array without column names; predict with it in Python.")
+    lacking = [name for name in names if name not in table.frame.columns]
+    if lacking:
+        listed = ", ".join(table.frame.columns[:20])
+        raise InputError(
+            f"the data lacks the fitted column(s) {', '.join(lacking[:5])}{', ...' if len(lacking) > 5 else ''}; "
+            f"its columns are {listed}."
+        )
+    check_numeric(table.frame, names)
+    if getattr(model, "missing", None) != "em":
+        check_no_gaps(table.frame, names)
+    return names

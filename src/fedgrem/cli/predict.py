@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgrem.errors import InputError
+from fedgrem.cli.files import FittedSite, FittedTarget
 
 if TYPE_CHECKING:
     import polars
@@ -24,16 +24,8 @@ def predict(
         list[Path],
         typer.Argument(metavar="DATA", help="Tables with the columns that were fitted.", show_default=False),
     ],
-    site: Annotated[
-        str | None,
-        typer.Option(
-            "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="as fitted"
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Response column of a regression mixture.", show_default="as fitted"),
-    ] = None,
+    site: FittedSite = None,
+    target: FittedTarget = None,
     keep: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="A column to copy, such as a patient number.")
     ] = None,
@@ -53,18 +45,15 @@ def predict(
     * `fedgrem predict model/ new.parquet --site hospital --id patient | head`
     """
     from fedgrem.cli.cache import keep_compiled_programs
-    from fedgrem.cli.files import check_writable, load
+    from fedgrem.cli.files import check_writable, fitted_columns, load
     from fedgrem.cli.screen import warnings_as_notices
-    from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_sites
+    from fedgrem.data.files import check_column, read_sites
 
     if out is not None:
         check_writable(out)
     fitted, source = load(model)
     table = read_sites(data, site=site or source.site)
-    columns = _fitted_columns(fitted, table)
-    check_numeric(table.frame, columns)
-    if getattr(fitted, "missing", None) != "em":
-        check_no_gaps(table.frame, columns)
+    columns = fitted_columns(fitted, table)
     for name in (target, keep):
         if name is not None:
             check_column(table.frame, name)
@@ -77,20 +66,6 @@ def predict(
     else:
         frame.write_csv(out)
         typer.echo(f"{len(frame):,} rows in {out}", err=True)
-
-
-def _fitted_columns(model: Any, table: FileTable) -> list[str]:
-    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
-    if not names:
-        raise InputError("the model was fitted on an array without column names; predict with it in Python.")
-    lacking = [name for name in names if name not in table.frame.columns]
-    if lacking:
-        listed = ", ".join(table.frame.columns[:20])
-        raise InputError(
-            f"the data lacks the fitted column(s) {', '.join(lacking[:5])}{', ...' if len(lacking) > 5 else ''}; "
-            f"its columns are {listed}."
-        )
-    return names
 
 
 def _answer(model: Any, table: FileTable, columns: list[str], target: str | None) -> dict[str, Any]:

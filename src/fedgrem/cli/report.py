@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedgrem.cli.files import FittedSite, FittedTarget
 from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,16 +38,8 @@ def report(
             help="Tables with the columns that were fitted, to tell what each site gained.",
         ),
     ] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="as fitted"
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Response column of a regression mixture.", show_default="as fitted"),
-    ] = None,
+    site: FittedSite = None,
+    target: FittedTarget = None,
     show_rows: Annotated[
         int, typer.Option(metavar="N", min=0, help="Also draw N random rows of --data. Rows are private.")
     ] = 0,
@@ -82,18 +75,16 @@ def report(
 
 def _rows(saved: Saved, files: list[Path], site: str | None, target: str | None) -> dict[str, Any]:
     """Rows, responses and sites as a report takes them."""
-    from fedgrem.cli.predict import _fitted_columns
+    from fedgrem.cli.files import fitted_columns
     from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_sites
 
     table = read_sites(files, site=site or saved.source.site)
-    columns = _fitted_columns(saved.model, table)
+    columns = fitted_columns(saved.model, table)
     response = target or saved.source.target
     if response is not None:
         check_column(table.frame, response)
-    used = columns if response is None else [*columns, response]
-    check_numeric(table.frame, used)
-    if getattr(saved.model, "missing", None) != "em":
-        check_no_gaps(table.frame, used)
+        check_numeric(table.frame, [response])
+        check_no_gaps(table.frame, [response])
     y = None if response is None else table.frame[response].to_numpy()
     return {"X": table.frame.select(columns), "y": y, "sites": table.sites}
 

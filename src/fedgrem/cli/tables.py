@@ -7,11 +7,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedgrem.report.summary import SiteSummary, Summary
+from fedgrem.report.summary import Summary
 
 MOST_SITES = 20
 MOST_PARAMETERS = 20
 FEWEST_COLUMNS, COLUMN_WIDTH = 2, 7
+VERDICT_STYLES = {"odd": "bold red", "at the center": "green"}
 
 
 def plain_table(title: str, headers: Sequence[str], *, left: int = 1) -> Table:
@@ -77,7 +78,7 @@ def site_table(summary: Summary, width: int, most_sites: int = MOST_SITES) -> Re
     for site in sites:
         table.add_row(
             Text(_short(site.name, name_width)),
-            _verdict_of(site, summary.n_components),
+            Text(site.verdict, style=VERDICT_STYLES.get(site.verdict, "cyan")),
             f"{site.n_rows:.6g}",
             f"{site.n_at_center}/{summary.n_components}",
             _number(site.farthest),
@@ -115,14 +116,6 @@ def print_summary(summary: Summary, *, most_sites: int = MOST_SITES) -> None:
     """Print on stdout, as wide as the terminal is."""
     console = Console(highlight=False)
     console.print(summary_view(summary, console.width, most_sites=most_sites))
-
-
-def _verdict_of(site: SiteSummary, n_components: int) -> Text:
-    if site.odd:
-        return Text("odd", style="bold red")
-    if site.n_at_center == n_components:
-        return Text("at the center", style="green")
-    return Text("keeps some" if site.n_at_center else "keeps its own", style="cyan")
 
 
 def _with_remark(table: Table, *remarks: str) -> RenderableType:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.plan import Plan, Progress
+from fedgrem.algorithms.pooled import start_plan_for
 from fedgrem.algorithms.registry import ALGORITHMS, ALONE, build_algorithm, steady_penalty
 from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import StartPlan
@@ -94,6 +95,7 @@ class BaseFederatedMixture(BaseEstimator):
                 algorithm = self._build_algorithm(family)
                 units, scaled = self._standardize(federation)
                 plan = self._plan(scaled, family, units)
+                plan = plan._replace(start=start_plan_for(algorithm, plan.start))
                 here = InProcess(algorithm, scaled, plan.start, dtype=numpy_dtype(self.dtype))
                 result = run(algorithm, here, plan, on_progress)
             else:

@@ -1,6 +1,6 @@
 """One cell of a study: simulate, start once, run every method from the same start, measure."""
 
-import time
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,14 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.plan import Plan
-from fedgrem.algorithms.pooled import InOnePot
-from fedgrem.algorithms.registry import build_algorithm, steady_penalty
-from fedgrem.algorithms.rounds import run
-from fedgrem.algorithms.search import find_starts
+from fedgrem.algorithms.registry import steady_penalty
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import Simulation, simulate
-from fedgrem.engines.inprocess import InProcess
+from fedgrem.experiments.methods import play_methods, search_starts
 from fedgrem.experiments.specs import Method, Setting
 from fedgrem.experiments.starts import paper_starts, poor_starts
 from fedgrem.families.base import Family
@@ -26,38 +23,6 @@ from fedgrem.kernels.scores import parameter_errors
 from fedgrem.types import FitResult, Params
 
 FAMILIES: dict[str, Family] = {"gmm": Gaussian(), "mor": LinearRegression()}
-
-
-class _Starts:
-    """The starts of one cell, each kind found once: one per site, and one for all rows in one pot."""
-
-    def __init__(self, setting: Setting, seed: int, simulation: Simulation, federation: Federation, plan: Plan) -> None:
-        self._setting, self._seed = setting, seed
-        self._simulation, self._federation, self._plan = simulation, federation, plan
-        self._found: dict[bool, tuple[Params, float]] = {}
-
-    def get(self, in_one_pot: bool) -> tuple[Params, float]:
-        """Starts of every site, and the seconds it took to find them."""
-        if in_one_pot not in self._found:
-            begin = time.perf_counter()
-            params = self._search(in_one_pot)
-            params.theta.block_until_ready()
-            self._found[in_one_pot] = params, time.perf_counter() - begin
-        return self._found[in_one_pot]
-
-    def _search(self, in_one_pot: bool) -> Params:
-        family = FAMILIES[self._setting.model]
-        if self._setting.start == "poor":
-            return poor_starts(self._simulation, self._seed)
-        if self._setting.start == "paper":
-            pot = self._federation.merged() if in_one_pot else self._federation
-            params = paper_starts(family, pot, self._plan.start, self._seed)
-            n_sites = len(self._federation.sites)
-            everyone: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n_sites, *leaf.shape[1:])), params)
-            return everyone
-        algorithm = build_algorithm("pooled-em" if in_one_pot else "fedgrem", family)
-        engine = InProcess(algorithm, self._federation, self._plan.start)
-        return find_starts(engine, self._plan, family).params
 
 
 def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
@@ -76,25 +41,32 @@ def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[
         plan = plan._replace(max_rounds=setting.rounds, tol=0.0)
     common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
     common["snr"] = signal(simulation)
-    rows = []
     with precision("float64"):
-        starts = _Starts(setting, seed, simulation, federation, plan)
-        for method in methods:
-            algorithm = build_algorithm(method.algorithm, family, **method.options)
-            # All rows in one pot have one start, of the same kind; every other method begins where ours does.
-            given, start_seconds = starts.get(isinstance(algorithm, InOnePot))
-            begin = time.perf_counter()
-            result = run(
-                algorithm, InProcess(algorithm, federation, plan.start), plan._replace(given=given, align=False)
-            )
-            seconds = time.perf_counter() - begin
-            rows.append(
-                common
-                | {"method": method.name, **_errors(simulation, result)}
-                | {"rounds": result.n_rounds, "settled": bool(result.converged)}
-                | {"seconds": seconds, "start_seconds": start_seconds}
-            )
-    return rows
+        search = partial(_search, setting, seed, simulation, family, federation, plan)
+        return [
+            common | told | _errors(simulation, result)
+            for result, told in play_methods(methods, family, federation, plan, search)
+        ]
+
+
+def _search(
+    setting: Setting,
+    seed: int,
+    simulation: Simulation,
+    family: Family,
+    federation: Federation,
+    plan: Plan,
+    in_one_pot: bool,
+) -> Params:
+    """The kind of start that a setting asks for."""
+    if setting.start == "poor":
+        return poor_starts(simulation, seed)
+    if setting.start == "shared":
+        return search_starts(family, federation, plan, in_one_pot)
+    params = paper_starts(family, federation.merged() if in_one_pot else federation, plan.start, seed)
+    n_sites = len(federation.sites)
+    everyone: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n_sites, *leaf.shape[1:])), params)
+    return everyone
 
 
 def signal(simulation: Simulation) -> float:

@@ -208,8 +208,19 @@ class Gaussian:
         parts = [mass.sum(axis=1)[:, None], mass @ data.rows]
         if self.covariance != "identity":
             rows, columns = jnp.tril_indices(data.columns.shape[0])
-            parts.append(second_moments(data, mass)[:, rows, columns])
+            parts.append(self._products(data, mass)[:, rows, columns])
         return jnp.concatenate(parts, axis=1)
+
+    def _products(self, data: SiteData, mass: Array) -> Array:
+        """``(R, p, p)``, of which only the sum over components matters where they share one covariance.
+
+        That sum does not depend on who holds which row: each component gets its share of it, at a tenth of the cost.
+        """
+        if self.covariance != "tied":
+            return second_moments(data, mass)
+        total = (data.columns * mass.sum(axis=0)) @ data.rows
+        held = mass.sum(axis=1)
+        return (held / held.sum())[:, None, None] * total
 
     def from_statistics(self, statistics: Array, theta: Array) -> Array:
         """Weighted means, ``(R, p)``; a component that holds nothing stays where it is."""

@@ -1,24 +1,40 @@
 """Unbiased random compressors: few coordinates, or few levels."""
 
-import jax
-import jax.numpy as jnp
+from math import gcd
 
+import jax.numpy as jnp
+import numpy as np
+
+from fedgrem.kernels.randomness import uniforms
 from fedgrem.types import Array
 
 
 def sparsify(key: Array, values: Array, keep: Array | float) -> Array:
     """Rand-k: a random share ``keep`` of the coordinates, scaled up so that the mean is right; the others are 0.
 
+    The coordinates stand in a ring in a scattered order, and those after a random place in it are kept: every one with
+    the same probability, exactly so many of them, and nothing is sorted.
+
     Examples
     --------
-    >>> sparsify(jax.random.PRNGKey(0), jnp.ones(4), 0.5).sum().item()
+    >>> sparsify(jnp.array([1, 2], dtype=jnp.uint32), jnp.ones(4), 0.5).sum().item()
     4.0
     """
     size = values.size
     count = jnp.clip(jnp.ceil(keep * size), 1, size).astype(int)
-    lots = jax.random.bits(key, (size,))
-    drawn = (lots <= jnp.sort(lots)[count - 1]).reshape(values.shape)
+    first = jnp.floor(uniforms(key, (1,), jnp.float32)[0] * size).astype(int)
+    ring = np.arange(size) * _scattering(size) % size
+    place = (jnp.asarray(ring) + first) % size
+    drawn = (place < count).reshape(values.shape)
     return jnp.where(drawn, values * (size / count), 0.0).astype(values.dtype)
+
+
+def _scattering(size: int) -> int:
+    """A step near the golden section of a ring, by which all its places are met once: neighbours get far apart."""
+    step = max(1, round(0.6180339887498949 * size))
+    while gcd(step, size) > 1:
+        step += 1
+    return step
 
 
 def quantize(key: Array, values: Array, levels: int) -> Array:
@@ -26,14 +42,15 @@ def quantize(key: Array, values: Array, levels: int) -> Array:
 
     Examples
     --------
-    >>> quantize(jax.random.PRNGKey(0), jnp.array([3.0, 4.0]), 1).tolist() in [[0, 0], [5, 0], [0, 5], [5, 5]]
+    >>> key = jnp.array([1, 2], dtype=jnp.uint32)
+    >>> quantize(key, jnp.array([3.0, 4.0]), 1).tolist() in [[0, 0], [5, 0], [0, 5], [5, 5]]
     True
     """
     norm = jnp.sqrt(jnp.sum(values * values))
     unit = jnp.where(norm > 0, norm, 1.0) / levels
     exact = jnp.abs(values) / unit
     below = jnp.floor(exact)
-    up = jax.random.uniform(key, values.shape, dtype=jnp.float32) < exact - below
+    up = uniforms(key, values.shape, jnp.float32) < exact - below
     return jnp.sign(values) * (below + up) * unit
 
 

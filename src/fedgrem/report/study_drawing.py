@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedgrem.errors import MissingExtraError
-from fedgrem.report.study_stats import name_of
+from fedgrem.report.study_stats import Stat, name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +35,20 @@ def legend(figure: Figure, ax: Axes, methods: list[str], *others: str) -> None:
     columns = len(names) if len(names) <= 5 else -(-len(names) // 2)
     figure.legend([found[name] for name in names], names, loc="outside lower center", ncols=columns, frameon=False,
                   fontsize=10, handlelength=3.2, columnspacing=2.0)  # fmt: skip
+
+
+def method_line(ax: Axes, x: Any, found: list[Stat], method: str) -> None:
+    """Means of one method; ours with a band of two standard errors either side."""
+    middle, error = np.array([one.mean for one in found]), np.nan_to_num([one.se for one in found])
+    color, marker, dashes = STYLES[method]
+    ours = method == "fedgrem"
+    if ours:  # one band: nine on top of each other say nothing
+        ax.fill_between(x, middle - 2 * error, middle + 2 * error, color=color, alpha=0.15, linewidth=0)
+    ax.plot(
+        x, middle, color=color, linestyle=dashes, marker=marker, label=name_of(method),
+        zorder=5 if ours else 3 if dashes == "-" else 4,
+        linewidth=2.6 if ours else 1.5, markersize=6.5 if ours else 5, markeredgewidth=1.4 if marker in "x|" else 0.8,
+    )  # fmt: skip
 
 
 def plain_ticks(ax: Axes, x: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedgrem.experiments.specs import REAL, Setting, Study
-from fedgrem.report.study_drawing import STYLES, legend, new_figure, plain_ticks, tidy
+from fedgrem.report.study_drawing import STYLES, legend, method_line, new_figure, plain_ticks, tidy
 from fedgrem.report.study_real_plots import real_figure
 from fedgrem.report.study_stats import Row, mean_of, name_of, pick, stat
 from fedgrem.report.study_tables import MEASURES
@@ -58,19 +58,9 @@ def _comparison(study: Study, rows: list[Row]) -> Figure:
 
 
 def _log_line(ax: Axes, x: Any, settings: tuple[Setting, ...], rows: list[Row], measure: str, method: str) -> None:
-    """Mean over seeds of the log error; ours with two standard errors either side."""
+    """Mean over seeds of the log error."""
     logs = [stat(np.log(pick(rows, measure, setting=s.name, method=method))) for s in settings]
-    middle = np.array([one.mean for one in logs])
-    error = np.array([one.sd / np.sqrt(one.n) if one.n > 1 else 0.0 for one in logs])
-    color, marker, dashes = STYLES[method]
-    ours = method == "fedgrem"
-    if ours:  # one band: nine on top of each other say nothing
-        ax.fill_between(x, middle - 2 * error, middle + 2 * error, color=color, alpha=0.15, linewidth=0)
-    ax.plot(
-        x, middle, color=color, linestyle=dashes, marker=marker, label=name_of(method),
-        zorder=5 if ours else 3 if dashes == "-" else 4,
-        linewidth=2.6 if ours else 1.5, markersize=6.5 if ours else 5, markeredgewidth=1.4 if marker in "x|" else 0.8,
-    )  # fmt: skip
+    method_line(ax, x, logs, method)
 
 
 def _step_size(study: Study, rows: list[Row]) -> Figure:

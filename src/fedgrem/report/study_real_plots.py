@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedgrem.experiments.specs import Setting, Study
-from fedgrem.report.study_drawing import STYLES, legend, new_figure, tidy
+from fedgrem.report.study_drawing import STYLES, legend, method_line, new_figure, tidy
 from fedgrem.report.study_real_tables import WAYS, mean_errors, settings_of, told, ways_of
-from fedgrem.report.study_stats import Row, name_of, paired, pick, stat
+from fedgrem.report.study_stats import Row, paired, pick, stat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,18 +75,8 @@ def _few_rows(study: Study, rows: list[Row]) -> Figure:
 
 
 def _line(ax: Axes, x: Any, settings: list[Setting], rows: list[Row], method: str) -> None:
-    """Mean over seeds; ours with two standard errors either side."""
-    found = [stat(pick(rows, "error", setting=s.name, method=method)) for s in settings]
-    middle, error = np.array([one.mean for one in found]), np.nan_to_num([one.se for one in found])
-    color, marker, dashes = STYLES[method]
-    ours = method == "fedgrem"
-    if ours:
-        ax.fill_between(x, middle - 2 * error, middle + 2 * error, color=color, alpha=0.15, linewidth=0)
-    ax.plot(
-        x, middle, color=color, linestyle=dashes, marker=marker, label=name_of(method),
-        zorder=5 if ours else 3 if dashes == "-" else 4,
-        linewidth=2.6 if ours else 1.5, markersize=6.5 if ours else 5, markeredgewidth=1.4 if marker in "x|" else 0.8,
-    )  # fmt: skip
+    """Mean over seeds."""
+    method_line(ax, x, [stat(pick(rows, "error", setting=s.name, method=method)) for s in settings], method)
 
 
 def _paper_marks(ax: Axes, study: Study, percent: Any) -> None:
