@@ -23,3 +23,15 @@ class ModelFileError(FedGrEMError, ValueError):
 
 class MissingExtraError(FedGrEMError, ImportError):
     """An optional dependency is not installed; the message names the extra that brings it."""
+
+
+class MessageError(FedGrEMError, ValueError):
+    """A message between a site and the center is not what was declared; it is not used."""
+
+
+class PausedError(FedGrEMError, RuntimeError):
+    """A fit over a network stopped before its end; it can go on from its last finished round."""
+
+
+class SitesError(FedGrEMError, RuntimeError):
+    """A server, a site or a job over a network could not do what was asked."""

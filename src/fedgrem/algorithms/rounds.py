@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgrem.algorithms.base import Algorithm, Engine
 from fedgrem.algorithms.plan import Plan, Progress
-from fedgrem.algorithms.search import count_numbers, find_starts
+from fedgrem.algorithms.search import Starts, count_numbers, find_starts
 from fedgrem.types import (
     Array,
     Broadcast,
@@ -30,6 +30,15 @@ class LoopState(NamedTuple):
     """() the round since which all but a few sites have been settled; 0 while they are not."""
     stop: Array
     """() whether the rule below says to stop."""
+
+
+class Saved(NamedTuple):
+    """All that a fit needs to go on after its last finished round."""
+
+    starts: Starts
+    state: LoopState
+    records: RoundRecord
+    """Of the rounds played so far, stacked."""
 
 
 def play_round(
@@ -87,25 +96,45 @@ def _advance(
 
 
 def run(
-    algorithm: Algorithm, engine: Engine, plan: Plan, on_progress: Callable[[Progress], None] | None = None
+    algorithm: Algorithm,
+    engine: Engine,
+    plan: Plan,
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    resume: Saved | None = None,
+    keep: Callable[[Saved], None] | None = None,
 ) -> FitResult:
-    """Fit: find starts, align them, play rounds until they settle, and report."""
+    """Fit: find starts, align them, play rounds until they settle, and report.
+
+    ``keep`` is given, whenever the engine has played, all that is needed to go on from there with ``resume``.
+    """
     tell = on_progress or (lambda _: None)
-    starts = find_starts(engine, plan, algorithm.family, tell)
-    cost = dict(starts.cost)
-    count = jnp.asarray(0)
-    state = LoopState(algorithm.central_start(starts.params, starts.n_rows), count, count, jnp.asarray(False))
     records: list[RoundRecord] = []
-    played, stopped = 0, False
+    if resume is None:
+        starts = find_starts(engine, plan, algorithm.family, tell)
+        count = jnp.asarray(0)
+        state = LoopState(algorithm.central_start(starts.params, starts.n_rows), count, count, jnp.asarray(False))
+    else:
+        starts, state = resume.starts, resume.state
+        records.append(resume.records)
+    cost = dict(starts.cost)
+    played, stopped = int(state.round), bool(state.stop)
     while played < plan.max_rounds and not stopped:
         state, record = engine.play(state, plan.tol, plan.max_rounds - played)
         records.append(record)
         played, stopped = int(state.round), bool(state.stop)
+        if keep is not None:
+            keep(Saved(starts, state, _joined(records)))
         tell(Progress("rounds", played, plan.max_rounds, float(np.median(record.movement[-1]))))
     cost["rounds"] = played
     cost["numbers_per_round"] = count_numbers(state.central.params)
     distance = np.array(distances(algorithm, state.central))
     return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance)
+
+
+def _joined(records: list[RoundRecord]) -> RoundRecord:
+    fields: list[Any] = [np.concatenate([np.asarray(r) for r in field]) for field in zip(*records, strict=True)]
+    return RoundRecord(*fields)
 
 
 def _result(
@@ -118,8 +147,7 @@ def _result(
     tol: float,
     distance: NumpyArray,
 ) -> FitResult:
-    fields: list[Any] = [np.concatenate([np.asarray(r) for r in field]) for field in zip(*records, strict=True)]
-    history = dict(zip(RoundRecord._fields, fields, strict=bool(records)))
+    history: dict[str, Any] = _joined(records)._asdict() if records else {}
     last = history["movement"][-1] if records else np.zeros(len(names))
     central = state.central
     return FitResult(

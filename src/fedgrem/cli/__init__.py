@@ -16,6 +16,8 @@ from fedgrem.cli.report import report
 from fedgrem.cli.reproduce import reproduce
 from fedgrem.cli.screen import complain
 from fedgrem.cli.show import show
+from fedgrem.cli.site import app as site_app
+from fedgrem.cli.sites import app as sites_app
 from fedgrem.errors import FedGrEMError
 
 app = typer.Typer(
@@ -28,6 +30,8 @@ app = typer.Typer(
 )
 for command in (demo, fit, show, report, predict, reproduce):
     app.command()(command)
+app.add_typer(sites_app, name="sites")
+app.add_typer(site_app, name="site")
 
 
 def _print_version(wanted: bool) -> None:

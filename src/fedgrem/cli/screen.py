@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SHOWN_WARNINGS = ("ConvergenceWarning", "UnknownSiteWarning")
 STAGES = {
+    "census": "every site reports its size and its columns",
     "starts": "every site looks for a start",
     "sizes": "every site reports its size",
     "joint starts": "sites improve joint starts",
@@ -45,8 +46,10 @@ def warnings_as_notices() -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(task: str, tol: float) -> Iterator["Callable[[Progress], None]"]:
-    """A live bar; yields the callback that a fit reports to.
+def progress_bar(
+    task: str, tol: float, remark: "Callable[[], str]" = lambda: ""
+) -> Iterator["Callable[[Progress], None]"]:
+    """A live bar; yields the callback that a fit reports to. A remark is shown behind each round.
 
     The bar shows how far, on a log scale, the sites' movement has come down to the tolerance: nobody knows how many
     rounds that takes.
@@ -66,7 +69,7 @@ def progress_bar(task: str, tol: float) -> Iterator["Callable[[Progress], None]"
             if progress.stage != "rounds":
                 bar.update(line, detail=stage)
                 return
-            detail = f"round {progress.round}, movement {progress.movement:.1e}"
+            detail = f"round {progress.round}, movement {progress.movement:.1e}{remark()}"
             bar.update(line, total=1.0, completed=_share_done(progress, tol), detail=detail)
 
         yield tell

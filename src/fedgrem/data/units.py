@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedgrem.data.federation import Site, Units
+from fedgrem.data.federation import Federation, Site, Units
 from fedgrem.types import NumpyArray
 
 
@@ -33,6 +33,34 @@ def summarize_site(site: Site) -> Summary:
     variance = (weight * (away - shift) ** 2).sum(axis=0) / total
     seen = (weight > 0).any(axis=0)
     return Summary(np.where(seen, anchor + shift, np.nan), np.where(seen, np.sqrt(variance), np.nan))
+
+
+class UnitsPlan(NamedTuple):
+    """How the columns of every site are to be put before a fit; the same in process and over a network."""
+
+    standardize: bool
+    """Center and scale columns by what the sites' summaries have in common."""
+    move: bool = True
+    """Whether columns may be centered: not where a line must go through the origin."""
+    intercept: bool = False
+    """Whether a column of ones is added."""
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether rows stay as they are."""
+        return not self.standardize and not self.intercept
+
+    def units(self, summaries: Sequence[Summary]) -> Units | None:
+        """The common units of these sites; None leaves their rows as they are."""
+        if self.as_it_is:
+            return None
+        width = len(summaries[0].mean)
+        units = common_units(summaries) if self.standardize else Units(np.zeros(width), np.ones(width))
+        return units if self.move else units._replace(location=np.zeros(width))
+
+    def apply(self, federation: Federation, units: Units | None) -> Federation:
+        """The same rows in these units."""
+        return federation if units is None else federation.in_units(units, intercept=self.intercept)
 
 
 def common_units(summaries: Sequence[Summary]) -> Units:

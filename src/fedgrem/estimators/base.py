@@ -20,8 +20,10 @@ from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values, is_frame, split_like
+from fedgrem.data.units import UnitsPlan, summarize_site
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
+from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.scoring import FittedParams, row_scores
 from fedgrem.families.base import Family
@@ -82,19 +84,28 @@ class BaseFederatedMixture(BaseEstimator):
     # -- fitting
 
     def _fit(
-        self, X: Any, y: Any, sites: Any, sample_weight: Any, on_progress: Callable[[Progress], None] | None
+        self,
+        X: Any,
+        y: Any,
+        sites: Any,
+        sample_weight: Any,
+        on_progress: Callable[[Progress], None] | None,
+        engine: str = IN_PROCESS,
     ) -> Self:
         self._check_parameters()
         family = self._family()
         table, federation = self._validate_federation(X, y, sites, sample_weight, family)
         with precision(self.dtype):
             self._check_family(family, federation.n_features)
-            algorithm = self._build_algorithm(family)
-            units, scaled = self._standardize(federation)
-            plan = self._plan(scaled, family, units)
-            plan = plan._replace(start=start_plan_for(algorithm, plan.start))
-            engine = InProcess(algorithm, scaled, plan.start, dtype=numpy_dtype(self.dtype))
-            result = run(algorithm, engine, plan, on_progress)
+            if engine == IN_PROCESS:
+                algorithm = self._build_algorithm(family)
+                units, scaled = self._standardize(federation)
+                plan = self._plan(scaled, family, units)
+                plan = plan._replace(start=start_plan_for(algorithm, plan.start))
+                here = InProcess(algorithm, scaled, plan.start, dtype=numpy_dtype(self.dtype))
+                result = run(algorithm, here, plan, on_progress)
+            else:
+                result, units, _ = fit_elsewhere(self, federation, engine, on_progress)
             self.site_names_ = table.labels
             self._expose(result)
             self._expose_theta(result, units)
@@ -105,9 +116,17 @@ class BaseFederatedMixture(BaseEstimator):
         """Whether cells may be NaN."""
         return False
 
+    def _units_plan(self) -> UnitsPlan:
+        """In which units the fit is to run."""
+        return UnitsPlan(standardize=False)
+
     def _standardize(self, federation: Federation) -> tuple[Units | None, Federation]:
         """The units in which the fit is to run, and the rows in them; None leaves them as they are."""
-        return None, federation
+        plan = self._units_plan()
+        if plan.as_it_is:
+            return None, federation
+        units = plan.units([summarize_site(site) for site in federation.sites])
+        return units, plan.apply(federation, units)
 
     def _check_parameters(self) -> None:
         check_count("n_components", self.n_components, least=1)

@@ -8,6 +8,7 @@ from sklearn.base import DensityMixin
 from fedgrem.algorithms.plan import Progress
 from fedgrem.data.tables import split_like
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.network import IN_PROCESS
 
 
 class FederatedDensity(DensityMixin, BaseFederatedMixture):
@@ -21,6 +22,7 @@ class FederatedDensity(DensityMixin, BaseFederatedMixture):
         sites: Any = None,
         sample_weight: Any = None,
         on_progress: Callable[[Progress], None] | None = None,
+        engine: str = IN_PROCESS,
     ) -> Self:
         """Fit one mixture per site, shrunk to a common center; returns ``self``.
 
@@ -31,8 +33,9 @@ class FederatedDensity(DensityMixin, BaseFederatedMixture):
         sites : (N,) site labels, or the name of the site column of a frame; None is one site.
         sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
         on_progress : called with a :class:`~fedgrem.algorithms.plan.Progress` between blocks of rounds.
+        engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
         """
-        return self._fit(X, None, sites, sample_weight, on_progress)
+        return self._fit(X, None, sites, sample_weight, on_progress, engine)
 
     def predict(self, X: Any, *, sites: Any = None) -> Any:
         """Most probable component of every row, ``(N,)``."""

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.utils import check_random_state
 
-from fedgrem.data.federation import Federation, Units
-from fedgrem.data.units import common_units, summarize_site
+from fedgrem.data.federation import Units
+from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.density import FederatedDensity
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_switch
@@ -162,12 +162,8 @@ class FederatedGaussianMixture(FederatedDensity):
 
     # -- units: the fit is standardized, what is reported is not
 
-    def _standardize(self, federation: Federation) -> tuple[Units | None, Federation]:
-        wanted = self.covariance != "identity" if self.standardize == "auto" else self.standardize
-        if not wanted:
-            return None, federation
-        units = common_units([summarize_site(site) for site in federation.sites])
-        return units, federation.in_units(units)
+    def _units_plan(self) -> UnitsPlan:
+        return UnitsPlan(self.covariance != "identity" if self.standardize == "auto" else bool(self.standardize))
 
     def _theta_in_units(self, theta: NumpyArray, units: Units | None) -> NumpyArray:
         return theta if units is None else (theta - units.location) / units.scale

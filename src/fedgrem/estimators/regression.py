@@ -9,11 +9,12 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 
 from fedgrem.algorithms.plan import Progress
-from fedgrem.data.federation import Federation, Units
+from fedgrem.data.federation import Units
 from fedgrem.data.tables import gather_values, split_like
-from fedgrem.data.units import common_units, summarize_site
+from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.network import IN_PROCESS
 from fedgrem.estimators.parameters import check_choice, check_number, check_switch
 from fedgrem.estimators.scoring import FittedParams
 from fedgrem.families.base import Family
@@ -131,17 +132,10 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     def _has_intercept(self) -> bool:
         return self.noise != "unit" if self.fit_intercept == "auto" else bool(self.fit_intercept)
 
-    def _standardize(self, federation: Federation) -> tuple[Units | None, Federation]:
-        wanted = self.noise != "unit" if self.standardize == "auto" else self.standardize
-        width = federation.n_features + 1
-        units = Units(np.zeros(width), np.ones(width))
-        if wanted:
-            units = common_units([summarize_site(site) for site in federation.sites])
-            if not self._has_intercept():  # nothing may be moved where a line goes through the origin
-                units = units._replace(location=np.zeros(width))
-        if not wanted and not self._has_intercept():
-            return None, federation
-        return units, federation.in_units(units, intercept=self._has_intercept())
+    def _units_plan(self) -> UnitsPlan:
+        wanted = self.noise != "unit" if self.standardize == "auto" else bool(self.standardize)
+        # Nothing may be moved where a line goes through the origin.
+        return UnitsPlan(wanted, move=self._has_intercept(), intercept=self._has_intercept())
 
     def _n_given(self, n_parameters: int) -> int:
         return n_parameters - 1 if self._has_intercept() else n_parameters
@@ -197,6 +191,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         sites: Any = None,
         sample_weight: Any = None,
         on_progress: Callable[[Progress], None] | None = None,
+        engine: str = IN_PROCESS,
     ) -> Self:
         """Fit one mixture of regressions per site; returns ``self``.
 
@@ -207,8 +202,9 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         sites : (N,) site labels, or the name of the site column of a frame; None is one site.
         sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
         on_progress : called with a :class:`~fedgrem.algorithms.plan.Progress` between blocks of rounds.
+        engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
         """
-        return self._fit(X, y, sites, sample_weight, on_progress)
+        return self._fit(X, y, sites, sample_weight, on_progress, engine)
 
     def predict(self, X: Any, *, sites: Any = None) -> Any:
         """Expected response of every row, ``(N,)``: the components' predictions, averaged with the site's weights."""

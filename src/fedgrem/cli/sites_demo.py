@@ -1,0 +1,189 @@
+"""``fedgrem sites demo``: a whole study on one machine, over real certificates, compared with the fit in process."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedgrem.errors import SitesError
+
+if TYPE_CHECKING:
+    from fedgrem.data.simulate import Simulation
+    from fedgrem.engines.flare.kit import Study
+    from fedgrem.engines.flare.recipe import Recipe
+
+SITES = ("north", "south", "east", "west")
+N_COMPONENTS = 5
+TOLERANCE = 1e-10
+"""The most by which the fit over the network may differ from the one in process."""
+
+
+def demo(
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the simulation and of the fit.")] = 0,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep the study, the rows and the model in a new folder.")
+    ] = None,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Of the server; 0 takes a free one.")] = 0,
+) -> None:
+    """Run a study of four sites on this machine, one of them hostile, and compare it with the fit in process.
+
+    Everything is real but the distance: certificates, one server and four site processes that talk over mutual TLS,
+    each with a file of its own rows. The fourth site's rows come from somewhere else.
+
+    For example:
+
+    * `fedgrem sites demo`
+
+    * `fedgrem sites demo --keep demo/`, then `fedgrem site log demo/study/kits/north`
+    """
+    from fedgrem.cli.files import check_folder
+    from fedgrem.engines.flare.simulator import check_flare
+
+    check_flare()
+    if keep is not None:
+        check_folder(keep, force=False)
+        keep.mkdir(parents=True, exist_ok=True)
+        _demonstrate(keep, seed, port)
+        typer.echo(f"Kept in {keep}; try: fedgrem show {keep}/model, or fedgrem site log {keep}/study/kits/north")
+        return
+    with tempfile.TemporaryDirectory(prefix="fedgrem-demo-", ignore_cleanup_errors=True) as folder:
+        _demonstrate(Path(folder), seed, port)
+
+
+def _demonstrate(folder: Path, seed: int, port: int) -> None:
+    from fedgrem.cli.network import watched
+    from fedgrem.cli.sites_fit import cost_of, save_fitted
+    from fedgrem.cli.tables import print_summary
+    from fedgrem.data.simulate import simulate
+    from fedgrem.engines.flare.kit import init_study
+    from fedgrem.engines.flare.operate import Fit, begin, carry_out
+    from fedgrem.engines.flare.roster import Rules
+    from fedgrem.estimators.network import recipe_for
+    from fedgrem.report import summarize
+
+    clock = _Clock()
+    simulation = simulate("gmm", h=0.5, n_sites=len(SITES), seed=seed)
+    study = init_study(folder / "study", SITES, "localhost", port or free_port())
+    clock.tell(f"certificates and hardened kits for the server and {len(SITES)} sites")
+    files = _write_rows(simulation, folder)
+    options: dict[str, Any] = {"n_components": N_COMPONENTS, "random_state": seed}
+    recipe = recipe_for(_estimator(options))
+    _compile_once(recipe, files)
+    clock.tell("compiled what every site will run: here they are alike, and share it")
+    with running(study, files):
+        clock.tell("the server and all sites run and have let each other in, over mutual TLS")
+        more = {"regression": False, "options": options, "out": str(folder / "model")}
+        run = begin(study, Fit(recipe, list(study.sites), Rules(min_sites=len(SITES)), more=more))
+        with watched("Fitting", recipe.tol, len(SITES)) as callbacks:
+            finished = carry_out(study, run, **callbacks)
+            over_network = save_fitted(finished, more)
+        clock.tell(f"fitted over the network in {finished.result.n_rounds} rounds, starts found at the sites")
+    here = _fit_here(files, options)
+    clock.tell("the same fit in this process")
+    print_summary(summarize(over_network))
+    typer.echo("\n" + cost_of(finished))
+    _compare(over_network, here)
+    typer.echo(f"Total: {clock.total:.0f} s, {finished.about['seconds_per_round']:.3f} s a round.")
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+
+    @property
+    def total(self) -> float:
+        return time.monotonic() - self._begin
+
+    def tell(self, what: str) -> None:
+        typer.echo(f"{self.total:5.1f} s  {what}", err=True)
+
+
+def _estimator(options: dict[str, Any]) -> Any:
+    from fedgrem import FederatedGaussianMixture
+
+    return FederatedGaussianMixture(**options)
+
+
+def _write_rows(simulation: Simulation, folder: Path) -> dict[str, Path]:
+    """One file per site; the last is the hostile one."""
+    import polars as pl
+
+    files = {}
+    for name, rows in zip(SITES, simulation.rows.values(), strict=True):
+        files[name] = folder / f"{name}.csv"
+        pl.DataFrame(rows, schema=[f"x{j + 1}" for j in range(rows.shape[1])]).write_csv(files[name])
+    return files
+
+
+def _compile_once(recipe: Recipe, files: dict[str, Path]) -> None:
+    """Fill the cache of compiled programs, or four processes on this machine would compile the same ones at once."""
+    from fedgrem.cli.cache import keep_compiled_programs
+    from fedgrem.data.files import read_table
+    from fedgrem.engines.flare.rehearsal import play_once
+    from fedgrem.engines.flare.site import Settings, SiteAtWork
+
+    keep_compiled_programs()
+    path = files[SITES[0]]
+    play_once(SiteAtWork(SITES[0], Settings(str(path), tuple(read_table(path).columns)), recipe), compare=True)
+
+
+@contextmanager
+def running(study: Study, files: dict[str, Path]) -> Iterator[None]:
+    """The server and all sites; whatever happens, none is left behind."""
+    from fedgrem.cli.network import compile_cache, wait_for_server, wait_for_sites
+    from fedgrem.data.files import read_table
+    from fedgrem.engines.flare.processes import start_server, start_site, stop
+    from fedgrem.engines.flare.site import Settings, write_settings
+
+    kits = [study.kit(name) for name in study.sites]
+    try:
+        start_server(study.server, compile_cache())
+        for name in study.sites:
+            columns = tuple(read_table(files[name]).columns)
+            write_settings(Settings(str(files[name].resolve()), columns), study.kit(name) / "local")
+            start_site(study.kit(name), name, compile_cache())
+        wait_for_server(study)
+        wait_for_sites(study, list(study.sites), 60.0)
+        yield
+    finally:
+        for kit in (*kits, study.server):
+            stop(kit)
+
+
+def _fit_here(files: dict[str, Path], options: dict[str, Any]) -> Any:
+    """The same fit by ``fedgrem fit`` on the same files."""
+    from fedgrem.cli.cache import keep_compiled_programs
+    from fedgrem.cli.screen import progress_bar, warnings_as_notices
+    from fedgrem.data.files import read_sites
+
+    keep_compiled_programs()
+    table = read_sites([files[name] for name in sorted(files)])
+    model = _estimator(options)
+    with warnings_as_notices(), progress_bar("In process", model.tol) as tell:
+        return model.fit(table.frame, sites=table.sites, on_progress=tell)
+
+
+def _compare(over_network: Any, here: Any) -> None:
+    import numpy as np
+
+    gap = max(
+        float(np.abs(getattr(over_network, name) - getattr(here, name)).max())
+        for name in ("weights_", "means_", "covariances_", "center_")
+    )
+    typer.echo(f"Largest difference from the fit in process: {gap:.1e} (at most {TOLERANCE:.0e} is allowed).")
+    if not gap <= TOLERANCE:
+        raise SitesError(f"the fit over the network differs from the one in process by {gap:.1e}.")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,170 @@
+"""``fedgrem sites fit`` and ``resume``: a fit over the sites of a study, to a saved model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedgrem.cli.fit import Covariance, Missing
+
+if TYPE_CHECKING:
+    from fedgrem.engines.flare.kit import Study
+    from fedgrem.engines.flare.store import Finished
+
+StudyFolder = Annotated[
+    Path, typer.Argument(metavar="STUDY", help="A folder made by `fedgrem sites init`.", show_default=False)
+]
+
+
+def fit(
+    study: StudyFolder,
+    components: Annotated[
+        int,
+        typer.Option("--components", "-r", metavar="N", min=1, help="Components of the mixture.", show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default=False)
+    ],
+    algorithm: Annotated[
+        str, typer.Option(metavar="NAME", help="How the sites work together: fedgrem, fedem, fedgmm, tgmm, ...")
+    ] = "fedgrem",
+    regression: Annotated[
+        bool, typer.Option("--regression", help="Explain the column that each site named with --target.")
+    ] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Columns that sites must have, in order.", show_default="not asked"),
+    ] = None,
+    covariance: Annotated[
+        Covariance, typer.Option(help="As in `fedgrem fit`; with --regression, `identity` is unit noise.")
+    ] = Covariance.tied,
+    missing: Annotated[
+        Missing, typer.Option(help="Empty cells: refuse them, or let EM fill them in.")
+    ] = Missing.refuse,
+    penalty: Annotated[float, typer.Option(metavar="C", min=0.0, help="Pull to the center.")] = 2.0,
+    max_rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Stop after so many rounds.")] = 1000,
+    tol: Annotated[float, typer.Option(metavar="X", min=0.0, help="Stop when the sites move less than this.")] = 1e-6,
+    n_init: Annotated[int, typer.Option(metavar="N", min=1, help="Restarts at each site before the first round.")] = 10,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Same seed, same result.")] = 0,
+    min_sites: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="With fewer answers, the fit pauses.", show_default="more than half"),
+    ] = None,
+    deadline: Annotated[
+        float, typer.Option(metavar="S", min=1.0, help="Seconds that a site has to answer before it is skipped.")
+    ] = 120.0,
+    poll: Annotated[
+        bool, typer.Option("--poll", help="Let sites fetch their orders: slower, for networks where pushing fails.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write into --out even if it is not empty.")] = False,
+) -> None:
+    """Fit one mixture per site over the network, pulled to a common center, and save it.
+
+    Every site keeps its rows. The model is the one that `fedgrem fit` would find on the same rows in one place; show,
+    predict and report work on it alike. A site that fails is named, and left out of that round; after three bad answers
+    it is out. After any crash, `fedgrem sites resume` goes on from the last finished round.
+
+    For example:
+
+    * `fedgrem sites fit study/ --components 5 --algorithm fedgrem --out model/`
+
+    * `fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/`
+    """
+    from fedgrem.cli.files import check_folder
+    from fedgrem.engines.flare.operate import Fit, begin, check_ready
+    from fedgrem.engines.flare.roster import Rules
+    from fedgrem.estimators.network import recipe_for
+
+    place = open_study(study)
+    check_folder(out, force=force)
+    options: dict[str, Any] = {"n_components": components, "algorithm": algorithm, "penalty": penalty}
+    options |= {"max_rounds": max_rounds, "tol": tol, "n_init": n_init, "random_state": seed}
+    if regression:
+        options["noise"] = "unit" if covariance is Covariance.identity else "shared"
+    else:
+        options |= {"covariance": covariance.value, "missing": missing.value}
+    names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
+    recipe = recipe_for(_estimator(regression, options), names)
+    quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
+    more = {"regression": regression, "options": options, "out": str(out.resolve())}
+    rules = Rules(min_sites=min(quorum, len(place.sites)), deadline=deadline)
+    asked = Fit(recipe, list(place.sites), rules, "poll" if poll else "push", more)
+    check_ready(place, asked)
+    _finish(place, begin(place, asked))
+
+
+def resume(study: StudyFolder) -> None:
+    """Take the last fit up again, from its last finished round, and save its model where it was to go.
+
+    After a crash of the server, of the machine, or of this command; or when a fit has paused for want of sites. The end
+    is the same as if nothing had happened, bit for bit if no site was missing.
+
+    For example:
+
+    * `fedgrem sites start study/`, then `fedgrem sites resume study/`
+    """
+    from fedgrem.engines.flare.operate import last_unfinished
+
+    place = open_study(study)
+    _finish(place, last_unfinished(place))
+
+
+def open_study(folder: Path) -> Study:
+    """The study in a folder."""
+    from fedgrem.engines.flare.kit import read_study
+    from fedgrem.engines.flare.simulator import check_flare
+
+    check_flare()
+    return read_study(folder)
+
+
+def _estimator(regression: bool, options: dict[str, Any]) -> Any:
+    from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
+
+    return FederatedRegressionMixture(**options) if regression else FederatedGaussianMixture(**options)
+
+
+def _finish(study: Study, run: str) -> None:
+    """Watch a run to its end, save its model, and show what was found."""
+    from fedgrem.cli.network import short, watched
+    from fedgrem.cli.tables import print_summary
+    from fedgrem.engines.flare.operate import carry_out, read_fit
+    from fedgrem.report import summarize
+
+    asked = read_fit(study, run)
+    with watched("Fitting", asked.recipe.tol, len(asked.sites)) as callbacks:
+        finished = carry_out(study, run, **callbacks)
+        model = save_fitted(finished, asked.more or {})
+    print_summary(summarize(model))
+    typer.echo("\n" + cost_of(finished))
+    out = Path((asked.more or {})["out"])
+    typer.echo(f"Saved in {short(out)}; see it again with: fedgrem show {short(out)}")
+
+
+def save_fitted(finished: Finished, more: dict[str, Any]) -> Any:
+    """Make the model of a finished run and save it."""
+    from fedgrem.cli.files import Source, save
+    from fedgrem.estimators.network import adopt
+
+    names = finished.about["columns"]
+    target = names[-1] if more["regression"] else None
+    model = adopt(_estimator(more["regression"], more["options"]), finished, names[:-1] if target else names)
+    save(model, Path(more["out"]), Source(None, target))
+    return model
+
+
+def cost_of(finished: Finished) -> str:
+    """What the fit cost, in a line, and who was missing."""
+    cost, about = finished.result.cost, finished.about
+    seconds = about["seconds_per_round"]
+    pace = "" if seconds is None else f", {seconds:.3f} s a round"
+    text = (
+        f"{cost['exchanges']} exchanges ({cost['start_exchanges'] + 1} before round 1){pace}; per round and site "
+        f"{cost['bytes_sent_per_round_and_site']:,} bytes to the site and "
+        f"{cost['bytes_received_per_round_and_site']:,} from it."
+    )
+    missing = [f"{site}: {reason}" for site, reason in about["out"].items()]
+    missing += [f"{site}: away at the end, with the parameters it had" for site in about["away"]]
+    return text + ("\nNot heard: " + "; ".join(missing) if missing else "")

@@ -1,0 +1,72 @@
+"""The guard at a site's door: nothing leaves that was not declared, and every number that leaves is written down."""
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgrem.engines.flare.declaration import CENSUS, TASKS, Declaration, check_shapes, read_names, write_names
+from fedgrem.engines.flare.recipe import Recipe
+from fedgrem.engines.flare.site import DeclinedError, Settings, check_floor
+from fedgrem.engines.flare.wire import Fields, decode, named_leaves, size
+from fedgrem.errors import InputError, MessageError
+
+LOG = "sent.jsonl"
+"""In a site's kit: one line per message that left, with every number in it."""
+
+
+class Guard:
+    """Checks each outgoing message against the declaration, which it derives by itself, and keeps the log."""
+
+    def __init__(self, settings: Settings, recipe: Recipe, log: Path) -> None:
+        self._settings, self._log = settings, log
+        self._declaration = Declaration(recipe, len(settings.columns))
+
+    def let_out(self, task: str, reply: Fields, *, job: str, exchange: int) -> None:
+        """Check a reply and log it; :class:`DeclinedError` where it must not leave."""
+        try:
+            message = self._check(task, reply)
+        except MessageError as error:
+            raise DeclinedError("guard", str(error)) from error
+        check_floor(message, self._settings.floor)
+        numbers = {name: np.asarray(leaf).tolist() for name, leaf in named_leaves(message)}
+        if task == CENSUS:
+            numbers["names"] = read_names(message.names)
+        self._write({"job": job, "exchange": exchange, "task": task, "bytes": size(reply), "sent": numbers})
+
+    def _check(self, task: str, reply: Fields) -> Any:
+        if task not in TASKS:
+            raise MessageError(f"there is no task {task[:40]!r}; the tasks are {', '.join(TASKS)}.")
+        declared = self._declaration.reply(task)
+        message = decode(reply, declared)
+        check_shapes("the reply", message, declared)
+        if task == CENSUS and not np.array_equal(message.names, write_names(self._settings.summarized)):
+            raise MessageError("the names in the reply are not those of the site's columns.")
+        if size(reply) > self._settings.cap:
+            raise MessageError(f"the reply has {size(reply)} bytes, and at most {self._settings.cap} may leave.")
+        return message
+
+    def _write(self, line: dict[str, Any]) -> None:
+        stamped = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")} | line
+        text = json.dumps(stamped, separators=(",", ":")) + "\n"
+        handle = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, text.encode())
+        finally:
+            os.close(handle)
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """The messages that left a site, oldest first."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise InputError(f"line {number} of {path} is not what the guard wrote ({error}).") from error

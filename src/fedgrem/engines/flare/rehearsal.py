@@ -1,0 +1,93 @@
+"""A rehearsal: what a site would send, played through on its own rows, with nobody listening."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedgrem.algorithms.align import derive_key
+from fedgrem.data.units import Summary
+from fedgrem.engines.flare.declaration import CENSUS, STEP, Order, read_names
+from fedgrem.engines.flare.guard import Guard
+from fedgrem.engines.flare.recipe import Recipe
+from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
+from fedgrem.engines.flare.wire import encode, named_leaves, size
+from fedgrem.errors import InputError
+from fedgrem.kernels.precision import numpy_dtype
+from fedgrem.types import Broadcast, Params, StartRequest
+
+TITLES = {
+    CENSUS: "First report (once per fit)",
+    "local_start": "A start (a few times before round 1)",
+    STEP: "A round (every round)",
+}
+
+
+class Message(NamedTuple):
+    """One message that would leave."""
+
+    title: str
+    fields: list[tuple[str, tuple[int, ...], Any]]
+    """Name, shape and value."""
+    size: int
+    refused: str
+    """Why the guard would not let it out; empty if it would."""
+
+
+def rehearse(name: str, settings: Settings, n_components: int) -> list[Message]:
+    """The messages of the first report, a start and one round of FedGrEM."""
+    regression = settings.target is not None
+    recipe = Recipe(
+        "regression" if regression else "gaussian",
+        "fedgrem",
+        n_components,
+        {"noise": "shared"} if regression else {"covariance": "tied"},
+        standardize=True,
+        intercept=regression,
+        missing=not regression,
+    )
+    site, guard = SiteAtWork(name, settings, recipe), Guard(settings, recipe, Path("/dev/null"))
+    try:
+        return [_message(guard, task, reply) for task, reply in play_once(site)]
+    except DeclinedError as error:
+        raise InputError(str(error)) from error
+
+
+def play_once(site: SiteAtWork, *, compare: bool = False) -> list[tuple[str, Any]]:
+    """The tasks of a fit of one site, once each, and its replies; with ``compare`` those that need other sites too.
+
+    Whatever a site is asked in earnest it has then compiled.
+    """
+    recipe = site.recipe
+    census = site.answer(CENSUS, encode(Order((), None, np.asarray(False))))
+    units = recipe.units_plan.units([Summary(census.mean, census.deviation)])
+
+    def ask(task: str, sent: Any) -> Any:
+        return site.answer(task, encode(Order(sent, units, census.gaps)))
+
+    nothing: Any = np.zeros(0, numpy_dtype(recipe.dtype))
+    penalty: Any = np.zeros((), numpy_dtype(recipe.dtype))
+    key: Any = derive_key(recipe.seed, site.name, "start")
+    tried = Params(nothing, nothing)
+    start = ask("local_start", StartRequest(key, tried, penalty))
+    if compare:
+        if start.params.spread is not None:
+            start = ask("local_start", StartRequest(key, tried._replace(spread=start.params.spread), penalty))
+        twice = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), start.params)
+        start = ask("local_compare", StartRequest(key, twice, penalty))
+    step = ask(STEP, Broadcast(start.params, start.params.weights))
+    return [(CENSUS, census), ("local_start", start), (STEP, step)]
+
+
+def _message(guard: Guard, task: str, reply: Any) -> Message:
+    refused = ""
+    try:
+        guard.let_out(task, encode(reply), job="rehearsal", exchange=0)
+    except DeclinedError as error:
+        refused = str(error)
+    fields: list[tuple[str, tuple[int, ...], Any]]
+    fields = [(name, np.shape(leaf), np.asarray(leaf)) for name, leaf in named_leaves(reply)]
+    if task == CENSUS:
+        fields = [(n, shape, read_names(value) if n == "names" else value) for n, shape, value in fields]
+    return Message(TITLES[task], fields, size(encode(reply)), refused)

@@ -1,0 +1,74 @@
+"""Who takes part: the sites, what each said of itself, its strikes, and everything that happened to it."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fedgrem.engines.flare.declaration import Census
+from fedgrem.errors import PausedError
+
+
+class Rules(NamedTuple):
+    """How much the center puts up with."""
+
+    min_sites: int = 2
+    """With fewer answers than this, the run pauses."""
+    deadline: float = 120.0
+    """Seconds that a site has for one exchange; a worker that is killed meanwhile may restart and answer."""
+    patience: float = 60.0
+    """Seconds for which a round with too few answers is tried again before the run pauses."""
+    strikes: int = 3
+    """Bad answers after which a site is out of the run."""
+
+
+@dataclass
+class Roster:
+    """The sites of a run, in order. What is in here is part of a checkpoint."""
+
+    names: list[str]
+    rules: Rules
+    census: dict[str, Census] = field(default_factory=dict)
+    strikes: dict[str, int] = field(default_factory=dict)
+    out: dict[str, str] = field(default_factory=dict)
+    """Why a site is out of the run."""
+    away: set[str] = field(default_factory=set)
+    """Sites that missed the last deadline; they are asked again every round, but not waited for."""
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """What happened, in the order in which it did."""
+
+    def note(self, site: str, what: str, reason: str, exchange: int) -> None:
+        """Record an event."""
+        self.events.append({"exchange": exchange, "site": site, "what": what, "reason": reason})
+
+    def strike(self, site: str, reason: str, exchange: int) -> None:
+        """Record a bad answer; the last of several puts the site out of the run."""
+        self.strikes[site] = self.strikes.get(site, 0) + 1
+        self.note(site, "left out of this round", reason, exchange)
+        if self.strikes[site] >= self.rules.strikes:
+            self.expel(site, f"{self.strikes[site]} bad answers, the last: {reason}", exchange)
+
+    def expel(self, site: str, reason: str, exchange: int) -> None:
+        """Put a site out of the run."""
+        self.out[site] = reason
+        self.note(site, "out of the run", reason, exchange)
+
+    def drop(self, site: str, reason: str, exchange: int) -> None:
+        """Go on as if the site had never been there: it has given no start to go on with."""
+        self.names.remove(site)
+        self.expel(site, reason, exchange)
+
+    @property
+    def active(self) -> list[str]:
+        """Sites that are asked."""
+        return [name for name in self.names if name not in self.out]
+
+    def check_quorum(self, n_answers: int) -> None:
+        """Pause where too few sites answered."""
+        if n_answers < self.rules.min_sites:
+            why = [f"{site}: {self._last_reason(site)}" for site in sorted({*self.out, *self.away})]
+            raise PausedError(
+                f"paused: {n_answers} of {len({*self.names, *self.out})} site(s) answered, and min_sites is "
+                f"{self.rules.min_sites} ({'; '.join(why)}); see to the sites, then go on with `fedgrem sites resume`."
+            )
+
+    def _last_reason(self, site: str) -> str:
+        return next((str(event["reason"]) for event in reversed(self.events) if event["site"] == site), "no reason")

@@ -1,0 +1,95 @@
+"""All sites on one machine, each in a process of its own, on NVFlare's simulator: for developers."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from fedgrem.algorithms.plan import Progress
+from fedgrem.data.federation import Federation
+from fedgrem.engines.flare.job import CONTROLLER, EXECUTOR, GUARD, write_job
+from fedgrem.engines.flare.recipe import Recipe, check_over_network
+from fedgrem.engines.flare.roster import Rules
+from fedgrem.engines.flare.site import Settings, write_settings
+from fedgrem.engines.flare.store import RESULT, Finished, read_result
+from fedgrem.engines.flare.watch import Outcome, follow
+from fedgrem.errors import InputError, MissingExtraError, SitesError
+
+RUN = "simulated"
+LOG_LEVEL = "ERROR"
+
+
+def check_flare() -> None:
+    """Say what to install where NVFlare is not."""
+    if find_spec("nvflare") is None:
+        raise MissingExtraError(
+            "fitting over a network needs NVFlare, which is not installed; run: pip install 'fedgrem[flare]'."
+        )
+
+
+def fit_in_simulator(
+    recipe: Recipe,
+    federation: Federation,
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    rules: Rules | None = None,
+    transport: str = "push",
+) -> Finished:
+    """Fit a federation with every site in its own process; its rows go there by file."""
+    check_flare()
+    check_over_network(recipe)
+    rules = rules or Rules(min_sites=len(federation.sites))
+    with tempfile.TemporaryDirectory(prefix="fedgrem-", ignore_cleanup_errors=True) as folder:
+        place = Path(folder)
+        workspace = place / "workspace"
+        _write_sites(workspace / "local", place, federation)
+        names = list(federation.names)
+        job = write_job(place / "job", recipe, names, RUN, rules, transport=transport, guard=True)
+        command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(workspace)]
+        command += ["-c", ",".join(names), "-t", str(len(names)), "-l", LOG_LEVEL]
+        run = workspace / "server" / "runs" / RUN
+        with (place / "log.txt").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=_environment(place))
+            try:
+                outcome = follow(run, on_progress, lambda: process.poll() is None)
+                process.wait()
+            finally:
+                process.kill()
+                process.wait()
+        return _finished(run, outcome, place / "log.txt")
+
+
+def _finished(run: Path, outcome: Outcome, log: Path) -> Finished:
+    if outcome.kind == "failed":
+        raise InputError(outcome.message)
+    if outcome.kind == "finished" and (run / RESULT).exists():
+        return read_result(run)
+    tail = " ".join(log.read_text(errors="replace").split()[-60:])
+    raise SitesError(f"the simulator ended without a result: {outcome.message or tail}")
+
+
+def _write_sites(local: Path, place: Path, federation: Federation) -> None:
+    import polars as pl
+
+    local.mkdir(parents=True)
+    allowed = {"class_allow_list": [CONTROLLER, EXECUTOR, GUARD], "class_list_enforcement_mode": "enforce"}
+    (local / "resources.json").write_text(json.dumps({"format_version": 2} | allowed))
+    columns = [f"x{j}" for j in range(federation.n_features)]
+    for k, site in enumerate(federation.sites):
+        table = pl.DataFrame(np.asarray(site.rows), schema=columns).with_columns(weight=pl.Series(site.row_weight))
+        if site.target is not None:
+            table = table.with_columns(target=pl.Series(site.target))
+        path = place / f"site-{k}.parquet"
+        table.write_parquet(path)
+        target = None if site.target is None else "target"
+        write_settings(Settings(str(path), tuple(columns), target, "weight"), local, site.name)
+
+
+def _environment(place: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONWARNINGS": "ignore", "TMPDIR": str(place)}

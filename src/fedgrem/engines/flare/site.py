@@ -1,0 +1,224 @@
+"""A site at work: its own rows, and the answer to each task. No network here; the same code is what is tested."""
+
+import json
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.start import StartPlan
+from fedgrem.algorithms.tasks import local_task
+from fedgrem.data.federation import Federation, Units
+from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
+from fedgrem.data.units import summarize_site
+from fedgrem.engines.flare.declaration import CENSUS, Census, Declaration, Order, write_names
+from fedgrem.engines.flare.recipe import Recipe
+from fedgrem.engines.flare.wire import Fields
+from fedgrem.errors import FedGrEMError, InputError, MessageError
+from fedgrem.kernels.precision import numpy_dtype, precision
+from fedgrem.types import NumpyArray, SiteData
+
+SETTINGS = "fedgrem.json"
+"""In the ``local`` folder of a site's kit. It never leaves the site."""
+DEFAULT_CAP = 2**20
+"""Bytes of the largest message that may leave a site, unless it says otherwise."""
+
+REASONS = {
+    "rows": "its rows cannot be used; its own log says why",
+    "columns": "its columns are not those of the recipe; its own log says how they differ",
+    "floor": "a component holds fewer of its rows than the floor it has set",
+    "order": "what it was sent does not fit the recipe",
+    "guard": "its guard refused to let the answer out",
+    "failed": "its computation failed; its own log says why",
+}
+"""Why a site did not answer. These words are all that the center is told: they carry no value of a row."""
+
+
+class DeclinedError(FedGrEMError):
+    """The site does not answer; ``code`` is a key of ``REASONS``, and the message stays at the site."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Settings(NamedTuple):
+    """What a site says about itself, to itself."""
+
+    data: str
+    """Path of a CSV, TSV or Parquet table."""
+    columns: tuple[str, ...]
+    target: str | None = None
+    weight: str | None = None
+    floor: float = 0.0
+    """Rows that every component must hold, or the site does not answer."""
+    cap: int = DEFAULT_CAP
+    """Bytes of the largest message that may leave."""
+
+    @property
+    def summarized(self) -> tuple[str, ...]:
+        """The columns that a census summarizes, the response last."""
+        return (*self.columns, *([] if self.target is None else [self.target]))
+
+
+def settings_path(folder: Path, site: str | None = None) -> Path:
+    """Where a kit keeps them; the simulator's sites share one ``local`` folder, and have a file each."""
+    return folder / (SETTINGS if site is None else f"{site}-{SETTINGS}")
+
+
+def write_settings(settings: Settings, folder: Path, site: str | None = None) -> None:
+    """Keep the settings in a kit's ``local`` folder."""
+    settings_path(folder, site).write_text(json.dumps(settings._asdict(), indent=1) + "\n", encoding="utf-8")
+
+
+def read_settings(folder: Path, site: str | None = None) -> Settings:
+    """The settings in a kit's ``local`` folder."""
+    path = settings_path(folder, site)
+    path = path if path.exists() else settings_path(folder)
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return Settings(**stored | {"columns": tuple(stored["columns"])})
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing; start the site with `fedgrem site start KIT --data ...`.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); start the site again with --data and --columns.") from error
+
+
+def read_rows(name: str, settings: Settings) -> Federation:
+    """The rows of this site, as a federation of one; complaints may quote its cells and stay at the site."""
+    aside = [column for column in (settings.target, settings.weight) if column is not None]
+    frame = read_table(settings.data)
+    for column in (*settings.columns, *aside):
+        check_column(frame, column)
+    check_numeric(frame, (*settings.columns, *aside))
+    check_no_gaps(frame, aside)
+
+    def numbers(column: str) -> NumpyArray:
+        return np.asarray(frame[column].cast(float).fill_null(float("nan")).to_numpy(), dtype=np.float64)
+
+    return Federation.from_sites(
+        [name],
+        [np.column_stack([numbers(column) for column in settings.columns])],
+        None if settings.target is None else [numbers(settings.target)],
+        None if settings.weight is None else [numbers(settings.weight)],
+        columns=settings.columns,
+        missing_allowed=True,
+    )
+
+
+class SiteAtWork:
+    """Answers tasks on its own rows, which are read when they are first needed.
+
+    Tasks may arrive on several threads, and before anything else has started.
+    """
+
+    def __init__(self, name: str, settings: Settings, recipe: Recipe) -> None:
+        self.name, self.settings, self.recipe = name, settings, recipe
+        self.declaration = Declaration(recipe, len(settings.columns))
+        self._algorithm = recipe.build_algorithm()
+        self._lock = threading.Lock()
+        self._federation: Federation | None = None
+        self._ready: tuple[bytes, SiteData] | None = None
+        self._last: tuple[str, Fields, Any] | None = None
+
+    def answer(self, task: str, fields: Fields) -> Any:
+        """The reply to an order, as NumPy arrays; :class:`DeclinedError` where there is none.
+
+        The last reply is remembered: a center that hears nothing asks the same again, and the work is not done twice.
+        """
+        with self._lock, precision(self.recipe.dtype):
+            if self._last is None or self._last[:2] != (task, fields):
+                self._last = task, fields, self._computed(task, fields)
+            return self._last[2]
+
+    def _computed(self, task: str, fields: Fields) -> Any:
+        order = self._understand(task, fields)
+        federation = self._rows()
+        if task == CENSUS:
+            return self._census(federation)
+        reply = _answer(
+            self._algorithm, self._data(federation, order), jax.tree.map(jnp.asarray, order.sent),
+            task=task, start=self.recipe.start_plan,
+        )  # fmt: skip
+        return jax.tree.map(np.asarray, reply)
+
+    def _understand(self, task: str, fields: Fields) -> Order:
+        try:
+            return self.declaration.read_order(task, fields)
+        except MessageError as error:
+            raise DeclinedError("order", str(error)) from error
+
+    def _rows(self) -> Federation:
+        if self._federation is None:
+            check_recipe(self.settings, self.recipe)
+            try:
+                federation = read_rows(self.name, self.settings)
+                _check_rows(federation, self.recipe)
+            except (FedGrEMError, OSError) as error:
+                raise DeclinedError("rows", str(error)) from error
+            self._federation = federation
+        return self._federation
+
+    def _census(self, federation: Federation) -> Census:
+        site = federation.sites[0]
+        summary = summarize_site(site)
+        gaps = np.asarray(np.isnan(site.rows).any())
+        names = write_names(self.settings.summarized)
+        return Census(np.asarray(site.row_weight.sum()), summary.mean, summary.deviation, gaps, names)
+
+    def _data(self, federation: Federation, order: Order) -> SiteData:
+        """The rows in the units of the order; kept until an order comes with other units."""
+        key = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((order.units, order.gaps)))
+        if self._ready is None or self._ready[0] != key:
+            units = None if order.units is None else Units(*order.units)
+            site = self.recipe.units_plan.apply(federation, units).sites[0]
+            data = site.as_data(None, numpy_dtype(self.recipe.dtype), gaps=bool(order.gaps))
+            self._ready = key, jax.tree.map(jnp.asarray, data)
+        return self._ready[1]
+
+
+def check_recipe(settings: Settings, recipe: Recipe) -> None:
+    """Refuse a recipe that is for other columns, or asks for components smaller than this site allows."""
+    wants, has = recipe.build_family().has_target, settings.target is not None
+    if wants != has:
+        needed = "a --target column, and the site has set none" if wants else "no --target, and the site has set one"
+        raise DeclinedError("columns", f"the recipe needs {needed}.")
+    if recipe.columns is not None and recipe.columns != settings.columns:
+        raise DeclinedError(
+            "columns",
+            f"the recipe names the columns {', '.join(recipe.columns)}, and the site {', '.join(settings.columns)}; "
+            "give the same columns in the same order.",
+        )
+
+
+def _check_rows(federation: Federation, recipe: Recipe) -> None:
+    site = federation.sites[0]
+    Federation.from_sites(
+        [site.name],
+        [site.rows],
+        None if site.target is None else [site.target],
+        [site.row_weight],
+        columns=federation.columns,
+        min_rows=recipe.n_components,
+        missing_allowed=recipe.missing,
+    )
+
+
+def check_floor(reply: Any, floor: float) -> None:
+    """Refuse to answer where a component holds fewer rows than the floor."""
+    params = getattr(reply, "params", None)
+    if floor <= 0 or params is None:
+        return
+    held = float(np.min(params.weights) * reply.n_rows)
+    if held < floor:
+        raise DeclinedError("floor", f"a component holds {held:.3g} rows, and the floor is {floor:g}.")
+
+
+@partial(jax.jit, static_argnames=("task", "start"))
+def _answer(algorithm: Algorithm, data: SiteData, sent: Any, *, task: str, start: StartPlan) -> Any:
+    return local_task(task, algorithm, start)(data, sent)

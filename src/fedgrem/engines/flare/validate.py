@@ -1,0 +1,68 @@
+"""What the center believes: every reply is checked before it is used, and the complaint names the site."""
+
+from typing import Any
+
+import numpy as np
+
+from fedgrem.engines.flare.declaration import CENSUS, START_TASKS, check_shapes
+from fedgrem.engines.flare.wire import Fields, decode, named_leaves
+from fedgrem.errors import MessageError
+from fedgrem.types import NumpyArray
+
+SIMPLEX_SLACK = 1e-6
+SIZE_SLACK = 1e-6
+"""Relative: the same weights may be added up in another order by another program."""
+
+
+def check_reply(
+    site: str, task: str, reply: Fields, declared: Any, *, exchange: tuple[int, int], n_rows: float | None, gaps: bool
+) -> Any:
+    """The reply as arrays, or a :class:`~fedgrem.errors.MessageError` that says what is wrong with it.
+
+    Parameters
+    ----------
+    declared : the structure, shapes and types of this reply.
+    exchange : the number that came back, and the number that was sent.
+    n_rows : what the site said of its size before; None if it has not.
+    gaps : whether a column of the site may be empty.
+    """
+    who = f"site {site!r}"
+    if exchange[0] != exchange[1]:
+        raise MessageError(f"{who} answered exchange {exchange[0]}, expected {exchange[1]}; an old answer is not used.")
+    try:
+        message = decode(reply, declared)
+    except MessageError as error:
+        raise MessageError(f"{who}: {error}") from error
+    check_shapes(who, message, declared)
+    for name, leaf in named_leaves(message):
+        _check_finite(who, task, name, leaf, gaps)
+    size = float(message.n_rows)
+    if not size > 0:
+        raise MessageError(f"{who} says that it has {size:g} rows, expected more than 0.")
+    if n_rows is not None and abs(size - n_rows) > SIZE_SLACK * n_rows:
+        raise MessageError(f"{who} now says that it has {size:g} rows, and said {n_rows:g} before.")
+    if task == CENSUS and np.any(message.deviation < 0):
+        raise MessageError(f"{who} sent a negative standard deviation.")
+    if hasattr(message, "params"):
+        _check_simplex(who, np.asarray(message.params.weights))
+    return message
+
+
+def _check_finite(who: str, task: str, name: str, leaf: NumpyArray, gaps: bool) -> None:
+    if leaf.dtype.kind != "f" or (gaps and task == CENSUS and name in ("mean", "deviation")):
+        return
+    # Of a start that fits no row at all, a site says so with minus infinity.
+    hopeless = np.isneginf(leaf) if task in START_TASKS and name == "log_likelihood" else np.zeros(leaf.shape, bool)
+    bad = ~(np.isfinite(leaf) | hopeless)
+    if bad.any():
+        raise MessageError(f"{who} sent NaN or infinity in {int(bad.sum())} of {leaf.size} number(s) of {name}.")
+
+
+def _check_simplex(who: str, weights: NumpyArray) -> None:
+    total = weights.sum(axis=-1)
+    if np.any(weights < -SIMPLEX_SLACK) or np.any(np.abs(total - 1.0) > SIMPLEX_SLACK):
+        worst = float(total.flat[int(np.argmax(np.abs(total - 1.0)))])
+        raise MessageError(
+            f"{who} sent weights that are not on the simplex: the least is {weights.min():.3g} and a sum is "
+            f"{worst:.6g}, expected none below 0 and sums of 1."
+        )

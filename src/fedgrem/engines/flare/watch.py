@@ -1,0 +1,76 @@
+"""Watching a run from outside: the lines that the center writes into the run's folder."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedgrem.algorithms.plan import Progress
+from fedgrem.engines.flare.center import PROGRESS
+
+STEP = 0.05
+"""Seconds between two looks."""
+ENDS = ("finished", "paused", "failed")
+
+
+class Outcome(NamedTuple):
+    """How a run ended, or "gone" if nobody runs it any more."""
+
+    kind: str
+    message: str = ""
+
+
+def follow(
+    folder: Path,
+    on_progress: Callable[[Progress], None] | None,
+    alive: Callable[[], bool],
+    on_line: Callable[[dict[str, Any]], None] | None = None,
+    *,
+    skip: int = 0,
+) -> Outcome:
+    """Pass progress on until the run ends; ``alive`` says whether anybody still runs it.
+
+    ``skip`` is the number of lines that were there before, from earlier starts of the same run.
+    """
+    lines = _lines(folder / PROGRESS, skip)
+    going = True
+    while True:
+        for line in lines:
+            if line is None:
+                break
+            if on_line is not None:
+                on_line(line)
+            if line["kind"] == "progress" and on_progress is not None:
+                movement = float("nan") if line["movement"] is None else float(line["movement"])
+                on_progress(Progress(line["stage"], line["round"], line["max_rounds"], movement))
+            if line["kind"] in ENDS:
+                return Outcome(line["kind"], line.get("message", ""))
+        if not going:
+            return Outcome("gone")
+        going = alive()  # and then one last look
+        time.sleep(STEP)
+
+
+def count_lines(folder: Path) -> int:
+    """Lines that a run's progress has so far."""
+    path = folder / PROGRESS
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _lines(path: Path, skip: int) -> Iterator[dict[str, Any] | None]:
+    """Complete lines as they come; None when there is no more for now."""
+    place, seen, rest = 0, 0, b""
+    while True:
+        fresh = b""
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(place)
+                fresh = file.read()
+        place += len(fresh)
+        *whole, rest = (rest + fresh).split(b"\n")
+        for line in whole:
+            seen += 1
+            if seen > skip:
+                yield json.loads(line)
+        yield None

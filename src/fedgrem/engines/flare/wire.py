@@ -1,0 +1,93 @@
+"""NamedTuples of arrays to named bytes and back: little-endian, no pickle, and nothing that was not declared."""
+
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from fedgrem.errors import MessageError
+from fedgrem.types import NumpyArray
+
+Fields: TypeAlias = dict[str, dict[str, Any]]
+"""``"params.theta" -> {"shape": [5, 3], "dtype": "<f8", "bytes": b"..."}``: what travels."""
+
+DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|u1", "|b1")
+MOST_AXES = 8
+
+
+def encode(message: Any) -> Fields:
+    """The arrays of a message by name; a field that is None is left out.
+
+    Examples
+    --------
+    >>> from fedgrem.types import Params
+    >>> list(encode(Params(np.ones(2), np.ones((2, 3)))))
+    ['weights', 'theta']
+    """
+    return {name: _pack(np.asarray(leaf)) for name, leaf in named_leaves(message)}
+
+
+def decode(fields: Any, like: Any) -> Any:
+    """A message with the structure of ``like``, whose leaves are read for their names only.
+
+    Whatever is missing, unexpected or malformed is refused by name.
+    """
+    if not isinstance(fields, dict):
+        raise MessageError(f"the message is a {type(fields).__name__}, expected named arrays.")
+    names = [name for name, _ in named_leaves(like)]
+    missing = [name for name in names if name not in fields]
+    extra = [printable(str(name)) for name in fields if name not in names]
+    if missing or extra:
+        told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"also holds {', '.join(extra[:5])}"] * bool(extra)
+        raise MessageError(f"the message {' and '.join(told)}; expected exactly {', '.join(names) or 'nothing'}.")
+    leaves = [_unpack(name, fields[name]) for name in names]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def named_leaves(message: Any) -> list[tuple[str, Any]]:
+    """The arrays of a message and their names, such as ``params.theta``."""
+    found, _ = jax.tree_util.tree_flatten_with_path(message)
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in found]
+
+
+def printable(text: str, most: int = 60) -> str:
+    r"""The beginning of a text from elsewhere, as it may be shown: no control characters.
+
+    Examples
+    --------
+    >>> printable("age\x1b[2J")
+    'age?[2J'
+    """
+    return "".join(mark if mark.isprintable() else "?" for mark in text[:most])
+
+
+def size(fields: Fields) -> int:
+    """Bytes of the arrays."""
+    return sum(len(field["bytes"]) for field in fields.values())
+
+
+def _pack(array: NumpyArray) -> dict[str, Any]:
+    little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+    if little.dtype.str not in DTYPES:
+        raise MessageError(f"arrays of type {array.dtype} do not travel; the types are {', '.join(DTYPES)}.")
+    return {"shape": list(array.shape), "dtype": little.dtype.str, "bytes": little.tobytes()}
+
+
+def _unpack(name: str, field: Any) -> NumpyArray:
+    if not isinstance(field, dict) or set(field) != {"shape", "dtype", "bytes"}:
+        raise MessageError(f"{name} is not an array of shape, dtype and bytes.")
+    shape, dtype, raw = field["shape"], field["dtype"], field["bytes"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise MessageError(f"{name} has the type {str(dtype)[:20]!r}, expected one of {', '.join(DTYPES)}.")
+    if (
+        not isinstance(shape, list | tuple)
+        or len(shape) > MOST_AXES
+        or not all(type(n) is int and 0 <= n < 2**31 for n in shape)
+    ):
+        raise MessageError(f"{name} has no valid shape.")
+    expected = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+    if not isinstance(raw, bytes) or len(raw) != expected:
+        got = len(raw) if isinstance(raw, bytes) else type(raw).__name__
+        raise MessageError(f"{name} has {got} bytes, expected {expected} for shape {tuple(shape)} and type {dtype}.")
+    array: NumpyArray = np.frombuffer(raw, dtype=dtype).reshape(shape).astype(np.dtype(dtype).newbyteorder("="))
+    return array

@@ -1,0 +1,54 @@
+"""A study that runs for the length of a module, on a free port, and leaves no process behind."""
+
+import sys
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+
+from tests.engines.flare.studies import NAMES, write_site
+
+UNABLE = None
+if find_spec("nvflare") is None:
+    UNABLE = "nvflare is not installed: pip install 'fedgrem[flare]'"
+elif not sys.platform.startswith("linux"):
+    UNABLE = "NVFlare's processes are run on Linux only"
+
+
+@pytest.fixture(scope="session")
+def flare():
+    """Skips where NVFlare cannot run."""
+    if UNABLE:
+        pytest.skip(UNABLE)
+
+
+@pytest.fixture(scope="module")
+def study(flare, tmp_path_factory):
+    """A server and three sites that are connected to it."""
+    from fedgrem.cli.network import wait_for_server, wait_for_sites
+    from fedgrem.cli.sites_demo import free_port
+    from fedgrem.engines.flare.kit import init_study
+    from fedgrem.engines.flare.processes import start_server, start_site, stop
+    from fedgrem.engines.flare.site import write_settings
+
+    folder = tmp_path_factory.mktemp("study")
+    made = init_study(folder / "study", NAMES, "localhost", free_port())
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(compiled()), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    try:
+        start_server(made.server, environment)
+        for name in NAMES:
+            write_settings(write_site(folder, name), made.kit(name) / "local")
+            start_site(made.kit(name), name, environment)
+        wait_for_server(made)
+        wait_for_sites(made, list(NAMES), 60.0)
+        yield SimpleNamespace(study=made, folder=folder, environment=environment)
+    finally:
+        for kit in (*(made.kit(name) for name in NAMES), made.server):
+            stop(kit)
+
+
+def compiled():
+    """The compilation cache of the test run, shared with the sites."""
+    from tests.conftest import CACHE
+
+    return CACHE

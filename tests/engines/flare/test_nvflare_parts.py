@@ -1,0 +1,219 @@
+"""The thin parts that touch NVFlare, each on its own: envelopes, the executor, the filter, the launcher, transports."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason="needs fedgrem[flare]")
+
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from fedgrem.engines.flare.controller import run_folder
+from fedgrem.engines.flare.declaration import CENSUS, STEP, Order
+from fedgrem.engines.flare.executor import SiteExecutor
+from fedgrem.engines.flare.filters import OutgoingGuard
+from fedgrem.engines.flare.guard import LOG, read_log
+from fedgrem.engines.flare.launcher import MOST_RESTARTS, RestartingHandle
+from fedgrem.engines.flare.messages import Letter, envelope, opened
+from fedgrem.engines.flare.recipe import Recipe
+from fedgrem.engines.flare.site import write_settings
+from fedgrem.engines.flare.transport import Push, answer_from
+from fedgrem.engines.flare.wire import encode
+from fedgrem.errors import InputError, MessageError, PausedError
+from tests.engines.flare.studies import write_site
+
+RECIPE = Recipe("gaussian", "fedgrem", 2)
+HELLO = Letter(5, encode(Order((), None, np.asarray(False))))
+
+
+@pytest.fixture
+def context(tmp_path):
+    """What NVFlare tells a site's parts about where they are."""
+    for folder in ("local", "app/config"):
+        (tmp_path / folder).mkdir(parents=True)
+    write_settings(write_site(tmp_path, "north"), tmp_path / "local")
+    job = {"executors": [{"executor": {"args": {"recipe": RECIPE.as_plain()}}}]}
+    (tmp_path / "app" / "config" / "config_fed_client.json").write_text(json.dumps(job))
+    workspace = SimpleNamespace(
+        get_site_config_dir=lambda: str(tmp_path / "local"),
+        get_app_dir=lambda job: str(tmp_path / "app"),
+        get_root_dir=lambda: str(tmp_path),
+    )
+    task = {"name": CENSUS}
+    return SimpleNamespace(
+        get_workspace=lambda: workspace,
+        get_identity_name=lambda: "north",
+        get_job_id=lambda: "job-1",
+        get_prop=lambda key: task["name"],
+        task=task,
+        folder=tmp_path,
+    )
+
+
+def ask(executor, context, letter=HELLO, task=CENSUS):
+    return opened(executor.execute(task, envelope(letter), context, Signal()))
+
+
+def test_a_letter_comes_out_of_its_envelope_as_it_went_in():
+    assert opened(envelope(HELLO)) == HELLO
+
+
+@pytest.mark.parametrize(
+    "shareable",
+    [
+        Shareable(),
+        DXO(DataKind.COLLECTION, data={"rows": [1, 2]}).to_shareable(),
+        DXO(DataKind.COLLECTION, data={"exchange": "5", "fields": {}, "declined": ""}).to_shareable(),
+    ],
+)
+def test_what_is_no_letter_is_refused(shareable):
+    with pytest.raises(MessageError, match="the message"):
+        opened(shareable)
+
+
+def test_the_executor_answers_with_the_number_of_the_exchange(context):
+    reply = ask(SiteExecutor(RECIPE.as_plain()), context)
+    assert reply.exchange == 5
+    assert set(reply.fields) == {"n_rows", "mean", "deviation", "gaps", "names"}
+
+
+def test_whatever_goes_wrong_at_a_site_leaves_it_as_one_word(context, caplog):
+    (context.folder / "secret.csv").write_text("x0,x1\n1,secret-patient\n")
+    settings = write_site(context.folder, "north")._replace(data=str(context.folder / "secret.csv"))
+    write_settings(settings, context.folder / "local")
+    with caplog.at_level(logging.ERROR):
+        reply = ask(SiteExecutor(RECIPE.as_plain()), context)
+    assert reply == Letter(5, {}, "rows")
+    assert "secret-patient" in caplog.text, "the site's own log has the details"
+
+
+def test_a_crash_at_a_site_leaves_it_as_one_word(context, monkeypatch):
+    def burst(*_):
+        raise RuntimeError("row 7 is 42.0")
+
+    monkeypatch.setattr("fedgrem.engines.flare.executor.SiteAtWork.answer", burst)
+    assert ask(SiteExecutor(RECIPE.as_plain()), context) == Letter(5, {}, "failed")
+
+
+def test_a_recipe_that_the_site_does_not_know_is_declined(context):
+    assert ask(SiteExecutor({"family": "evil"}), context).declined == "order"
+
+
+def test_the_filter_lets_a_declared_answer_out_and_logs_it(context):
+    shareable = SiteExecutor(RECIPE.as_plain()).execute(CENSUS, envelope(HELLO), context, Signal())
+    shareable["rows"] = [[1.0, 2.0]]  # not in the letter: it does not get through either
+    out = OutgoingGuard().process(shareable, context)
+    assert "rows" not in out
+    assert opened(out).fields == opened(shareable).fields
+    (line,) = read_log(context.folder / LOG)
+    assert (line["job"], line["exchange"], line["task"]) == ("job-1", 5, CENSUS)
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        Letter(5, encode({"rows": np.ones((47, 2))})),
+        Letter(5, {}, "row 7 is 42.0"),
+        Letter(5, encode({"rows": np.ones(3)}), "floor"),
+    ],
+)
+def test_the_filter_replaces_everything_else_by_a_refusal(context, letter):
+    assert opened(OutgoingGuard().process(envelope(letter), context)) == Letter(5, {}, "guard")
+    assert not (context.folder / LOG).exists()
+
+
+def test_the_filter_refuses_what_is_no_letter_and_a_job_without_a_recipe(context):
+    assert opened(OutgoingGuard().process(Shareable(), context)).declined == "guard"
+    (context.folder / "app" / "config" / "config_fed_client.json").write_text("{}")
+    assert opened(OutgoingGuard().process(envelope(HELLO), context)).declined == "guard"
+
+
+def test_the_filter_passes_on_a_known_reason(context):
+    context.task["name"] = STEP
+    assert opened(OutgoingGuard().process(envelope(Letter(5, {}, "floor")), context)) == Letter(5, {}, "floor")
+
+
+class Worker:
+    """A process that ends with a code."""
+
+    def __init__(self, code):
+        self.adapter = SimpleNamespace(poll=lambda: code)
+        self.code, self.killed = code, False
+
+    def wait(self):
+        pass
+
+    def poll(self):
+        return 1 if self.code else 0
+
+    def terminate(self):
+        self.killed = True
+
+
+@pytest.mark.parametrize(
+    ("codes", "lives"),
+    [([0], 1), ([1], 1), ([-9, 0], 2), ([-9, -11, 0], 3), ([-9] * 20, 1 + MOST_RESTARTS)],
+)
+def test_a_worker_is_restarted_if_and_only_if_a_signal_killed_it(monkeypatch, codes, lives):
+    monkeypatch.setattr("fedgrem.engines.flare.launcher.SETTLE", 0.0)
+    started = []
+
+    def launch():
+        started.append(Worker(codes[len(started)]))
+        return started[-1]
+
+    handle = RestartingHandle(launch)
+    assert handle.poll() == 127, "unknown while it lives"
+    handle.wait()
+    assert len(started) == lives
+    assert handle.poll() == started[-1].poll()
+
+
+def test_a_worker_that_was_told_to_end_is_not_restarted(monkeypatch):
+    monkeypatch.setattr("fedgrem.engines.flare.launcher.SETTLE", 0.0)
+    started = []
+    handle = RestartingHandle(lambda: started.append(Worker(-9)) or started[-1])
+    handle.terminate()
+    handle.wait()
+    assert len(started) == 1
+    assert started[0].killed
+
+
+@pytest.mark.parametrize(
+    ("reply", "trouble", "declined"),
+    [
+        (None, "not connected", ""),
+        (make_reply(ReturnCode.TIMEOUT), "TIMEOUT", ""),
+        (make_reply(ReturnCode.EXECUTION_EXCEPTION), "EXECUTION_EXCEPTION", ""),
+        (make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR), "", "guard"),
+        (envelope(Letter(3, {}, "floor")), "", "floor"),
+    ],
+)
+def test_a_reply_is_an_answer_a_refusal_or_trouble_on_the_way(reply, trouble, declined):
+    answer = answer_from(reply)
+    assert (answer.trouble, answer.declined) == (trouble, declined)
+    assert not answer.fields
+
+
+def test_a_reply_that_is_no_letter_reaches_the_centers_check():
+    assert "malformed" in answer_from(DXO(DataKind.COLLECTION, data={"x": 1}).to_shareable()).fields
+
+
+def test_a_stopped_job_pauses():
+    stopped = Signal()
+    stopped.trigger("stop")
+    with pytest.raises(PausedError, match="the job was stopped; go on with `fedgrem sites resume"):
+        Push(None, stopped).ask("north", STEP, 1, {}, 1.0)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "", "a/b", "Run", "x" * 64])
+def test_a_run_stays_in_its_folder(tmp_path, name):
+    assert run_folder(tmp_path, "run-1") == tmp_path / "runs" / "run-1"
+    with pytest.raises(InputError, match="is no name of a run"):
+        run_folder(tmp_path, name)

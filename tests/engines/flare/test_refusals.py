@@ -1,0 +1,139 @@
+"""What the sites of a real study refuse, even of a server that has been taken over and allows everything."""
+
+import json
+import shutil
+
+import pytest
+
+from fedgrem import FederatedGaussianMixture
+from fedgrem.engines.flare.roster import Rules
+from fedgrem.estimators.network import recipe_for
+from tests.engines.flare.studies import NAMES
+
+OFF_THE_LIST = "nvflare.app_common.np.np_trainer.NPTrainer"
+"""NVFlare allows it by default; our kits do not."""
+EVIL = """
+from nvflare.apis.executor import Executor
+class Evil(Executor):
+    def execute(self, *_):
+        open({flag!r}, "w").close()
+"""
+
+
+@pytest.fixture(scope="module")
+def taken_over(monkeypatch_module, request):
+    """The study's server lets its coordinator do anything: only the sites are left to refuse."""
+    from fedgrem.engines.flare import kit
+
+    harden = kit.harden_server
+
+    def open_up(folder):
+        harden(folder)
+        policy = json.loads((folder / "local" / "authorization.json").read_text())
+        policy["permissions"]["lead"] = dict.fromkeys(policy["permissions"]["lead"], "any")
+        (folder / "local" / "authorization.json").write_text(json.dumps(policy))
+        resources = json.loads((folder / "local" / "resources.json").read_text())
+        (folder / "local" / "resources.json").write_text(json.dumps(resources | {"class_allow_list": ["*"]}))
+
+    monkeypatch_module.setattr(kit, "harden_server", open_up)
+    return request.getfixturevalue("study")
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def submit(place, name, change, until, seconds=60.0):
+    """Submit a job that ``change`` has changed; returns its number, status and story once ``until`` holds of these."""
+    from fedgrem.engines.flare.job import write_job
+    from fedgrem.engines.flare.processes import wait_until
+    from fedgrem.engines.flare.session import session
+
+    recipe = recipe_for(FederatedGaussianMixture(2, covariance="identity", n_init=1, max_rounds=2))
+    job = write_job(place.folder / name, recipe, list(NAMES), f"run-{name}", Rules(min_sites=3, deadline=6.0))
+    config = job / "site" / "config" / "config_fed_client.json"
+    content = json.loads(config.read_text())
+    change(job, content["executors"][0])
+    config.write_text(json.dumps(content))
+    with session(place.study) as talk:
+        number = talk.submit(job)
+        wait_until(lambda: until(number, talk.job_status(number)), seconds, "what was expected of the job", every=0.5)
+        status, story = talk.job_status(number), talk.job_story(number)
+        talk.stop_jobs()
+        return number, status, story
+
+
+def ended(number, status):
+    return status.startswith("FINISHED")
+
+
+def test_a_job_with_custom_code_is_refused_by_every_site_and_none_of_it_runs(taken_over):
+    flag = taken_over.folder / "evil-was-here"
+
+    def bring_code(job, executor):
+        (job / "site" / "custom").mkdir()
+        (job / "site" / "custom" / "evil.py").write_text(EVIL.format(flag=str(flag)))
+        executor["executor"] = {"path": "evil.Evil", "args": {}}
+
+    _, status, story = submit(taken_over, "custom", bring_code, ended)
+    assert status != "FINISHED:COMPLETED"
+    for name in NAMES:
+        assert f"{name}: " in story
+        assert "BYOC" in story or "not authorized" in story
+        assert not any((taken_over.study.kit(name)).rglob("evil.py")), "the code did not even reach the site"
+    assert not flag.exists()
+
+
+def test_a_job_with_a_class_off_the_list_is_refused_by_the_site(taken_over):
+    def other_class(job, executor):
+        executor["executor"] = {"path": OFF_THE_LIST, "args": {}}
+
+    refused = f"Component '{OFF_THE_LIST}' at config path 'executors.#1.executor' is not in allow_list"
+
+    def everywhere(number, status):
+        return all(refused in told(taken_over.study.kit(name) / number) for name in NAMES)
+
+    submit(taken_over, "class", other_class, everywhere)
+    for name in NAMES:
+        assert not (taken_over.study.kit(name) / "sent.jsonl").exists()
+
+
+def told(kit):
+    """What a site's own console and log say."""
+    return "".join(path.read_text() for path in (kit / "console.log", kit / "log.txt") if path.exists())
+
+
+def test_a_site_without_a_right_certificate_does_not_get_in(taken_over):
+    from fedgrem.engines.flare.kit import init_study
+    from fedgrem.engines.flare.processes import start_site, stop, wait_until
+    from fedgrem.engines.flare.session import session
+
+    place = taken_over.study
+    stranger = init_study(taken_over.folder / "other", ["stranger", "other"], place.host, place.port).kit("stranger")
+    ghost = taken_over.folder / "ghost"
+    for part in ("startup", "local"):
+        shutil.copytree(place.kit("north") / part, ghost / part)
+    try:
+        start_site(stranger, "stranger")  # signed by another authority
+        start_site(ghost, "ghost")  # with the certificate of north, under another name
+        wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in told(stranger), 30.0, "the stranger to be refused")
+        claimed = "authenticated as 'north' but claimed endpoint 'ghost'"
+        wait_until(lambda: claimed in told(place.server), 30.0, "the ghost to be refused")
+        with session(place) as talk:
+            assert [site.name for site in talk.connected()] == list(NAMES)
+    finally:
+        stop(stranger)
+        stop(ghost)
+
+
+def test_an_honest_job_still_runs_on_the_same_study(taken_over):
+    result = taken_over.study.server / "runs" / "run-honest" / "result.npz"
+    # Three sites compile at once, on a machine that may have better to do.
+    number, _, _ = submit(
+        taken_over, "honest", lambda job, executor: None, lambda number, status: result.exists(), seconds=180.0
+    )
+    for name in NAMES:
+        assert (taken_over.study.kit(name) / "sent.jsonl").exists(), "the guard was at the door"
+        assert not told(taken_over.study.kit(name) / number), "nothing to complain about"

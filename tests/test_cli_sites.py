@@ -1,0 +1,211 @@
+"""``fedgrem sites`` and ``site``: words, errors and what a site shows. The real study is in tests/engines/flare."""
+
+import json
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+
+pytest.importorskip("nvflare", reason="needs fedgrem[flare]")
+
+from fedgrem import FederatedGaussianMixture, load_model
+from fedgrem.cli import main
+from fedgrem.cli.sites_demo import free_port
+from fedgrem.cli.sites_fit import cost_of, save_fitted
+from fedgrem.engines.flare.center import fit_over_network
+from fedgrem.engines.flare.guard import LOG
+from fedgrem.engines.flare.kit import Study
+from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, read_fit, run_folder
+from fedgrem.engines.flare.recipe import Recipe
+from fedgrem.engines.flare.roster import Rules
+from fedgrem.engines.flare.watch import count_lines, follow
+from fedgrem.errors import InputError
+from fedgrem.estimators.network import recipe_for
+from tests.engines.flare.studies import NAMES, AtHand, rows_of
+
+OPTIONS = {"n_components": 2, "n_init": 2, "max_rounds": 30, "random_state": 0}
+
+
+def run(*arguments):
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return stop.value.code or 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A study of three sites, and the rows of one of them."""
+    folder = tmp_path_factory.mktemp("operator")
+    port = free_port()
+    sites = [part for name in NAMES for part in ("--site", name)]
+    assert run("sites", "init", folder / "study", *sites, "--host", "localhost", "--port", port) == 0
+    rows, response = rows_of("north")
+    table = pl.DataFrame(rows, schema=["age", "bmi"]).with_columns(y=pl.Series(response), who=pl.lit("secret-patient"))
+    table.write_csv(folder / "north.csv")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("sites", name) for name in "init add renew remove start status fit resume stop demo".split()),
+        *(("site", name) for name in "check start log stop".split()),
+    ],
+    ids=" ".join,
+)
+def test_every_command_has_help_with_an_example(command, capsys):
+    assert run(*command, "--help") == 0
+    assert f"fedgrem {' '.join(command)}" in capsys.readouterr().out
+
+
+def test_init_says_what_to_hand_to_whom(tmp_path, capsys):
+    assert run("sites", "init", tmp_path / "s", "--site", "b", "--site", "a", "--host", "coord.example.org") == 0
+    out = capsys.readouterr().out
+    assert "Study with 2 sites" in out
+    assert "coord.example.org:8002" in out
+    assert re.search(r"hand \S+kits/a to a; there: fedgrem site start a/ --data FILE", out)
+    assert "authority to yourself" in out
+
+
+def test_check_shows_every_number_that_would_leave_and_sends_nothing(folder, capsys):
+    kit = folder / "study" / "kits" / "north"
+    assert run("site", "check", kit, "--data", folder / "north.csv", "--columns", "age,bmi") == 0
+    out = capsys.readouterr().out
+    assert "Site north; server localhost:" in out
+    for field in ("n_rows", "mean", "deviation", "names", "params.weights", "params.theta", "log_likelihood"):
+        assert field in out
+    assert "age, bmi" in out
+    assert "secret-patient" not in out
+    assert not (kit / LOG).exists()
+
+
+def test_check_says_what_a_floor_would_hold_back(folder, capsys):
+    kit = folder / "study" / "kits" / "north"
+    arguments = ["--data", folder / "north.csv", "--columns", "age,bmi", "--floor", 1000]
+    assert run("site", "check", kit, *arguments) == 0
+    assert "Would NOT leave, A round" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sites", "status", "nowhere"], "nowhere is no study; make one with `fedgrem sites init nowhere"),
+        (["sites", "fit", "study", "-r", 2, "-o", "m"], "no server answers at localhost:"),
+        (["sites", "resume", "study"], "there is no fit to resume in"),
+        (["sites", "fit", "study", "-r", 2, "-o", "m2", "--algorithm", "pooled-em"], "in one pot, and over a network"),
+        (["sites", "fit", "study", "-r", 2, "-o", "m2", "--algorithm", "magic"], "algorithm must be one of 'fedgrem'"),
+        (["sites", "fit", "study", "-r", 2, "-o", "north.csv"], "north.csv is a file; give a folder"),
+        (["sites", "init", "study", "--site", "a", "--site", "b", "--host", "h"], "study is a study already"),
+        (["sites", "add", "study", "north"], "'north' is a site of this study already"),
+        (["sites", "remove", "study", "west"], "'west' is not a site of this study"),
+        (["sites", "renew", "study", "west"], "'west' is not of this study"),
+        (["site", "log", "study"], "study is no kit of a site; give the folder that the coordinator made"),
+        (["site", "start", "study/kits/north"], "fedgrem.json is missing; start the site with"),
+        (["site", "start", "study/kits/north", "--data", "gone.csv"], "gone.csv does not exist"),
+        (["site", "start", "study/kits/north", "--data", "north.csv"], "not numeric: 'who'"),
+        (["site", "start", "study/kits/north", "--data", "north.csv", "--columns", "age,z"], "there is no column 'z'"),
+        (["site", "check", "study/kits/north", "--columns", "age"], "say how to read --data; give it too"),
+    ],
+)
+def test_bad_use_exits_with_1_and_one_line_on_stderr(folder, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("fedgrem.engines.flare.session.LOGIN_SECONDS", 1.0)
+    assert run(*arguments) == 1
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert re.search(message, lines[0])
+    assert "Traceback" not in captured.err
+
+
+def test_status_without_a_server_and_stopping_what_does_not_run(folder, capsys):
+    assert run("sites", "status", folder / "study") == 0
+    out = capsys.readouterr().out
+    assert "stopped" in out
+    assert all(name in out for name in NAMES)
+    assert run("sites", "stop", folder / "study") == 0
+    assert run("site", "stop", folder / "study" / "kits" / "north") == 0
+    assert "was not running" in capsys.readouterr().out
+
+
+def test_a_certificate_is_renewed_and_its_end_is_said(folder, capsys):
+    assert run("sites", "renew", folder / "study", "north") == 0
+    assert re.search(r"good until 20\d\d-\d\d-\d\d. Restart north with it", capsys.readouterr().out)
+
+
+def test_the_log_is_printed_short_or_in_full(folder, tmp_path, capsys):
+    kit = folder / "study" / "kits" / "north"
+    recipe = recipe_for(FederatedGaussianMixture(**OPTIONS | {"covariance": "identity", "max_rounds": 2}))
+    transport = AtHand(tmp_path, recipe)
+    transport.guards["north"]._log = kit / LOG
+    fit_over_network(recipe, list(NAMES), transport, tmp_path / "run", Rules(min_sites=2))
+    try:
+        assert run("site", "log", kit) == 0
+        out = capsys.readouterr().out
+        assert "local_step" in out
+        assert re.search(r"5 message\(s\) of [\d,]+ bytes have left this site", out)
+        assert run("site", "log", kit, "--full", "--last", 1) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert np.shape(json.loads(line)["sent"]["params.theta"]) == (2, 2)
+    finally:
+        (kit / LOG).unlink()
+
+
+def test_a_fit_that_came_back_is_shown_and_predicts_as_one_in_memory(tmp_path, capsys):
+    recipe = recipe_for(FederatedGaussianMixture(**OPTIONS))
+    finished = fit_over_network(recipe, list(NAMES), AtHand(tmp_path, recipe), tmp_path / "run", Rules(min_sites=2))
+    save_fitted(finished, {"regression": False, "options": OPTIONS, "out": str(tmp_path / "model")})
+    rows = {name: rows_of(name)[0] for name in NAMES}
+    for name, x in rows.items():
+        pl.DataFrame(x, schema=["x0", "x1"]).write_csv(tmp_path / f"{name}.csv")
+    here = FederatedGaussianMixture(**OPTIONS).fit(rows)
+    np.testing.assert_allclose(load_model(tmp_path / "model").means_, here.means_, rtol=1e-10, atol=1e-10)
+    assert run("show", tmp_path / "model") == 0
+    assert "2 components over 3 sites" in capsys.readouterr().out
+    assert run("predict", tmp_path / "model", *(tmp_path / f"{name}.csv" for name in NAMES)) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    expected = np.concatenate([here.predict(rows[name], sites=name) for name in NAMES])
+    assert [int(line.split(",")[2]) for line in lines] == expected.tolist()
+    assert run("report", tmp_path / "model", "--out", tmp_path / "page.html") == 0
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    assert re.search(r"\d+ exchanges \(4 before round 1\), [\d.]+ s a round; per round and site", cost_of(finished))
+
+
+def test_who_was_not_heard_is_said(tmp_path):
+    recipe = recipe_for(FederatedGaussianMixture(**OPTIONS))
+    finished = fit_over_network(recipe, list(NAMES), AtHand(tmp_path, recipe), tmp_path / "run", Rules(min_sites=2))
+    about = finished.about | {"out": {"west": "it does not answer"}, "away": ["south"]}
+    told = cost_of(finished._replace(about=about))
+    assert "Not heard: west: it does not answer; south: away at the end, with the parameters it had" in told
+
+
+def test_a_run_is_kept_and_found_again_until_it_is_finished(tmp_path):
+    study = Study(tmp_path, "localhost", 1, ("north",))
+    with pytest.raises(InputError, match="there is no fit to resume in"):
+        last_unfinished(study)
+    fit = Fit(Recipe("gaussian", "fedgrem", 2, penalty=float("inf")), ["north"], Rules(), more={"out": "m"})
+    name = begin(study, fit)
+    assert last_unfinished(study) == name
+    assert read_fit(study, name) == fit
+    (run_folder(study, name) / "result.npz").write_bytes(b"")
+    with pytest.raises(InputError, match=f"the last fit, {name}, is finished; begin a new one"):
+        last_unfinished(study)
+
+
+def test_watching_a_run_skips_what_was_there_and_ends_with_it(tmp_path):
+    lines = [
+        {"kind": "started", "job": "1"},
+        {"kind": "progress", "stage": "rounds", "round": 1, "max_rounds": 9, "movement": 0.5},
+        {"kind": "started", "job": "2"},
+        {"kind": "progress", "stage": "census", "round": 0, "max_rounds": 9, "movement": None},
+        {"kind": "paused", "message": "too few"},
+    ]
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert count_lines(tmp_path) == 5
+    seen = []
+    outcome = follow(tmp_path, seen.append, lambda: True, skip=2)
+    assert outcome == ("paused", "too few")
+    assert [progress.stage for progress in seen] == ["census"]
+    assert follow(tmp_path / "nowhere", None, lambda: False).kind == "gone"
