@@ -3,7 +3,7 @@
 import os
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from fedgrem.data.federation import Federation
 from fedgrem.data.real import RealData, load_fashion, load_mnist, load_pen, spread_over_sites
 from fedgrem.data.units import common_units, summarize_site
 from fedgrem.experiments.methods import play_methods, search_starts
-from fedgrem.experiments.specs import Method, Setting
+from fedgrem.experiments.specs import DTYPE, MOST_ROUNDS, TOLERANCE, Method, Setting
 from fedgrem.families.base import Family
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.kernels.precision import numpy_dtype, precision
@@ -31,11 +31,8 @@ EMBEDDING = "FEDGREM_EMBEDDING"
 """Environment variable: how images are embedded, "tsne" by default."""
 TRAINED = 0.8
 """Part of a site's rows that is fitted; the others are held out."""
-MOST_ROUNDS, TOLERANCE = 300, 1e-4
-DTYPE: Final = "float32"
-"""Which group a row belongs to is settled long before the last digits of the parameters are."""
 MOST_START = 40
-"""EM iterations from the best restart: more change no figure of the study in its second digit."""
+"""EM iterations from the best restart; the rounds go on from there."""
 N_IMAGE_SITES = 100
 DIMENSIONS = 10
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -148,6 +148,9 @@ def sizes(quick: bool = False) -> Study:
     return Study("sizes", title, settings[:2] if quick else settings, methods, _seeds(3 if quick else 20))
 
 
+MOST_ROUNDS, TOLERANCE = 300, 1e-4
+DTYPE: Final = "float32"
+"""How fits on real data are run: which group a row belongs to is settled long before the last digits of parameters."""
 WAYS = ("far", "permuted", "clump")
 """How a site is contaminated, see :func:`fedgrem.experiments.real.split_and_spoil`; the paper does not say how."""
 

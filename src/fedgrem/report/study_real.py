@@ -2,7 +2,7 @@
 
 from html import escape
 
-from fedgrem.experiments.specs import Study
+from fedgrem.experiments.specs import DTYPE, MOST_ROUNDS, TOLERANCE, Study
 from fedgrem.report.page import fact_list
 from fedgrem.report.study_real_tables import ways_of
 
@@ -59,6 +59,7 @@ def real_facts(study: Study) -> dict[str, str]:
         "each seed": f"{kept} are fitted without labels; a fifth that no fit has seen is scored, with the groups of "
         "each site matched to its labels as suits it best",
         "model": MODEL,
+        "fits": f"in {DTYPE}, until parameters move by less than {TOLERANCE:g} a round, {MOST_ROUNDS} rounds at most",
     }
 
 
