@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.align import derive_key
@@ -14,8 +15,8 @@ from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
 from fedgrem.engines.flare.wire import encode, named_leaves, size
 from fedgrem.errors import InputError
-from fedgrem.kernels.precision import numpy_dtype
-from fedgrem.types import Broadcast, Params, StartRequest
+from fedgrem.kernels.precision import numpy_dtype, precision
+from fedgrem.types import Broadcast, Params, StartReply, StartRequest
 
 TITLES = {
     CENSUS: "First report (once per fit)",
@@ -76,8 +77,18 @@ def play_once(site: SiteAtWork, *, compare: bool = False) -> list[tuple[str, Any
             start = ask("local_start", StartRequest(key, tried._replace(spread=start.params.spread), penalty))
         twice = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), start.params)
         start = ask("local_compare", StartRequest(key, twice, penalty))
-    step = ask(STEP, Broadcast(start.params, start.params.weights))
+    step = ask(STEP, _first_round(recipe, start))
     return [(CENSUS, census), ("local_start", start), (STEP, step)]
+
+
+def _first_round(recipe: Recipe, start: StartReply) -> Broadcast:
+    """What the center of this one site would send it for round 1."""
+    with precision(recipe.dtype):
+        algorithm = recipe.build_algorithm()
+        params, n_rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (start.params, start.n_rows))
+        sent = algorithm.broadcast(algorithm.central_start(params, n_rows))
+        one: Broadcast = jax.tree.map(lambda leaf: np.asarray(leaf[0]), sent)
+    return one
 
 
 def _message(guard: Guard, task: str, reply: Any) -> Message:
