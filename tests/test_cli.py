@@ -16,6 +16,7 @@ from fedgrem.cli.cache import cache_folder
 from fedgrem.cli.screen import warnings_as_notices
 from fedgrem.cli.tables import summary_view
 from fedgrem.report.summary import SiteSummary, Summary
+from tests.told import assert_one_error
 
 NAMES = ("north", "south", "east", "west")
 
@@ -182,11 +183,7 @@ def test_show_draws_a_plot(model, tmp_path):
 def test_bad_data_exits_with_1_and_one_line_on_stderr(folder, model, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(folder)
     assert run(*arguments) == 1
-    captured = capsys.readouterr()
-    lines = [line for line in captured.err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    assert re.search(message, lines[0])
-    assert "Traceback" not in captured.err
+    assert_one_error(capsys.readouterr().err, message)
 
 
 def test_a_gap_in_the_rows_to_predict_is_named(model, tmp_path, capsys):

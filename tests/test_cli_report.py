@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from fedgrem.cli import main
+from tests.told import assert_one_error
 
 pytest.importorskip("matplotlib")
 
@@ -90,6 +91,4 @@ def test_a_regression_finds_its_response(folder, tmp_path):
 def test_bad_data_exits_with_1_and_one_line_on_stderr(folder, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(folder)
     assert run("report", *arguments) == 1
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    assert re.search(message, lines[0])
+    assert_one_error(capsys.readouterr().err, message)

@@ -23,6 +23,7 @@ from fedgrem.engines.flare.watch import count_lines, follow
 from fedgrem.errors import InputError
 from fedgrem.estimators.network import recipe_for
 from tests.engines.flare.studies import NAMES, AtHand, rows_of
+from tests.told import assert_one_error
 
 OPTIONS = {"n_components": 2, "n_init": 2, "max_rounds": 30, "random_state": 0}
 
@@ -113,11 +114,7 @@ def test_bad_use_exits_with_1_and_one_line_on_stderr(folder, monkeypatch, capsys
     monkeypatch.chdir(folder)
     monkeypatch.setattr("fedgrem.engines.flare.session.LOGIN_SECONDS", 1.0)
     assert run(*arguments) == 1
-    captured = capsys.readouterr()
-    lines = [line for line in captured.err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    assert re.search(message, lines[0])
-    assert "Traceback" not in captured.err
+    assert_one_error(capsys.readouterr().err, message)
 
 
 def test_status_without_a_server_and_stopping_what_does_not_run(folder, capsys):

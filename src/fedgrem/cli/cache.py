@@ -18,6 +18,15 @@ def cache_folder() -> Path | None:
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
+def settings(folder: Path) -> dict[str, str | float | int]:
+    """JAX's options for keeping every program, however small, in a folder."""
+    return {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+
+
 def keep_compiled_programs() -> None:
     """Turn JAX's persistent compilation cache on, unless the user has set one up or there is no place for it."""
     import jax
@@ -26,9 +35,8 @@ def keep_compiled_programs() -> None:
     folder = cache_folder()
     if config.jax_compilation_cache_dir is not None or folder is None:
         return
-    config.update("jax_compilation_cache_dir", str(folder))
-    config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for name, value in settings(folder).items():
+        config.update(name, value)
     _prune(folder)
 
 

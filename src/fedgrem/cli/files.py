@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedgrem.errors import InputError, ModelFileError
 
@@ -16,17 +14,6 @@ if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
 
 SOURCE = "source.json"
-FittedSite: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="as fitted"
-    ),
-]
-FittedTarget: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="Response column of a regression mixture.", show_default="as fitted"),
-]
-"""Options of every command that takes rows for a saved model."""
 PICTURES = (".png", ".pdf", ".svg")
 
 

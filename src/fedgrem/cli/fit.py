@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedgrem.cli.options import Components, Force, ModelFolder, MostRounds, Restarts, Seed, Tolerance, listed
 from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,13 +41,8 @@ def fit(
             show_default=False,
         ),
     ],
-    components: Annotated[
-        int,
-        typer.Option("--components", "-r", metavar="N", min=1, help="Components of the mixture.", show_default=False),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default=False)
-    ],
+    components: Components,
+    out: ModelFolder,
     site: Annotated[
         str | None,
         typer.Option(
@@ -79,11 +75,11 @@ def fit(
             metavar="C", min=0.0, help="Pull to the center: 0 fits each site alone, inf gives one answer for all."
         ),
     ] = 2.0,
-    max_rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Stop after so many rounds.")] = 1000,
-    tol: Annotated[float, typer.Option(metavar="X", min=0.0, help="Stop when the sites move less than this.")] = 1e-6,
-    n_init: Annotated[int, typer.Option(metavar="N", min=1, help="Restarts at each site before the first round.")] = 10,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Same seed, same result.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Write into --out even if it is not empty.")] = False,
+    max_rounds: MostRounds = 1000,
+    tol: Tolerance = 1e-6,
+    n_init: Restarts = 10,
+    seed: Seed = 0,
+    force: Force = False,
 ) -> None:
     """Fit one mixture per site, pulled to a common center, and save it.
 
@@ -111,7 +107,7 @@ def fit(
     aside = [name for name in (target, weight) if name is not None]
     if len({*aside, site} - {None}) < len([name for name in (target, weight, site) if name is not None]):
         raise InputError("--site, --target and --weight must name different columns.")
-    chosen = choose_columns(table.frame, columns=_listed(columns), drop=_listed(drop), aside=aside)
+    chosen = choose_columns(table.frame, columns=listed(columns or ""), drop=listed(drop or ""), aside=aside)
     for name in aside:
         choose_columns(table.frame, columns=[name])
         check_no_gaps(table.frame, [name])
@@ -162,7 +158,3 @@ def _fitted(
     with warnings_as_notices(), progress_bar("Fitting", options["tol"]) as tell:
         model.fit(rows, response, sites=table.sites, sample_weight=sample_weight, on_progress=tell)
     return model
-
-
-def _listed(names: str | None) -> list[str]:
-    return [] if names is None else [name.strip() for name in names.split(",") if name.strip()]

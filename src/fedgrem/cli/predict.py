@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgrem.cli.files import FittedSite, FittedTarget
+from fedgrem.cli.options import FittedSite, FittedTarget
 
 if TYPE_CHECKING:
     import polars

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgrem.cli.files import FittedSite, FittedTarget
+from fedgrem.cli.options import FittedSite, FittedTarget
 from fedgrem.errors import InputError
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedgrem.cli.files import check_writable
+from fedgrem.cli.options import listed
 from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def reproduce(
     if seeds is not None:
         plan = plan.with_seeds(seeds)
     if methods is not None:
-        plan = plan.with_methods([name.strip() for name in methods.split(",") if name.strip()])
+        plan = plan.with_methods(listed(methods))
     real = study.value in REAL
     if real and start is Start.paper:
         raise InputError("--start paper is for the simulations; studies on real data have one search for all methods.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedgrem.cli.options import Foreground, listed
 from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
@@ -84,9 +85,7 @@ def start(
     floor: Floor = 0.0,
     cap: Annotated[int, typer.Option(metavar="BYTES", min=1, help="Size of the largest message that may leave.")] = 2
     ** 20,
-    foreground: Annotated[
-        bool, typer.Option("--foreground", help="Do not return: for a supervisor such as systemd.")
-    ] = False,
+    foreground: Foreground = False,
 ) -> None:
     """Join the study and answer its fits, in the background, until stopped. The order of starting does not matter.
 
@@ -96,9 +95,7 @@ def start(
 
     * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 10`
     """
-    import os
-
-    from fedgrem.cli.network import compile_cache
+    from fedgrem.cli.network import become, compile_cache
     from fedgrem.engines.flare.processes import site_command, start_site
     from fedgrem.engines.flare.site import read_rows, write_settings
 
@@ -107,8 +104,7 @@ def start(
     rows = read_rows(name, settings).sites[0].rows
     write_settings(settings, kit / "local")
     if foreground:
-        command = site_command(kit, name)
-        os.execve(command[0], command, {**os.environ, **compile_cache()})
+        become(site_command(kit, name))
     pid = start_site(kit, name, compile_cache())
     typer.echo(
         f"Site {name} runs with {len(rows):,} rows of {len(settings.columns)} columns (process {pid}), and reaches for "
@@ -180,8 +176,7 @@ def _settings(
         kept = read_settings(kit / "local")
         return kept._replace(floor=floor) if floor else kept
     aside = [name for name in (target, weight) if name is not None]
-    listed = [] if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
-    chosen = choose_columns(read_table(data), columns=listed, aside=aside)
+    chosen = choose_columns(read_table(data), columns=listed(columns or ""), aside=aside)
     return Settings(str(data.resolve()), tuple(chosen), target, weight, floor)
 
 

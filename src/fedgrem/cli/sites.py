@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedgrem.cli.options import Foreground, StudyFolder
 from fedgrem.cli.sites_demo import demo
 from fedgrem.cli.sites_fit import fit, resume
 
@@ -23,9 +24,6 @@ app = typer.Typer(
     help="Fit with sites on their own machines: the coordinator's commands. Begin with `fedgrem sites demo`.",
 )
 
-StudyFolder = Annotated[
-    Path, typer.Argument(metavar="STUDY", help="A folder made by `fedgrem sites init`.", show_default=False)
-]
 SOON = 30
 """Days before its end at which a certificate is pointed out."""
 
@@ -123,9 +121,7 @@ def remove(
 @app.command()
 def start(
     folder: StudyFolder,
-    foreground: Annotated[
-        bool, typer.Option("--foreground", help="Do not return: for a supervisor such as systemd.")
-    ] = False,
+    foreground: Foreground = False,
 ) -> None:
     """Start the server of a study, in the background.
 
@@ -133,9 +129,7 @@ def start(
 
     * `fedgrem sites start study/`
     """
-    import os
-
-    from fedgrem.cli.network import compile_cache, wait_for_server
+    from fedgrem.cli.network import become, compile_cache, wait_for_server
     from fedgrem.engines.flare.kit import harden_server
     from fedgrem.engines.flare.processes import process_of, server_command, start_server
 
@@ -146,8 +140,7 @@ def start(
         return
     harden_server(study.server)  # its storage has absolute paths, and the study may have moved
     if foreground:
-        command = server_command(study.server)
-        os.execve(command[0], command, {**os.environ, **compile_cache()})
+        become(server_command(study.server))
     pid = start_server(study.server, compile_cache())
     wait_for_server(study)
     typer.echo(f"The server runs at {study.host}:{study.port} (process {pid}). See: fedgrem sites status {folder}")

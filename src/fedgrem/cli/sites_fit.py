@@ -8,25 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedgrem.cli.fit import Covariance, Missing
+from fedgrem.cli.options import (
+    Components,
+    Force,
+    ModelFolder,
+    MostRounds,
+    Restarts,
+    Seed,
+    StudyFolder,
+    Tolerance,
+    listed,
+)
 
 if TYPE_CHECKING:
     from fedgrem.engines.flare.kit import Study
     from fedgrem.engines.flare.store import Finished
 
-StudyFolder = Annotated[
-    Path, typer.Argument(metavar="STUDY", help="A folder made by `fedgrem sites init`.", show_default=False)
-]
-
 
 def fit(
     study: StudyFolder,
-    components: Annotated[
-        int,
-        typer.Option("--components", "-r", metavar="N", min=1, help="Components of the mixture.", show_default=False),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default=False)
-    ],
+    components: Components,
+    out: ModelFolder,
     algorithm: Annotated[
         str, typer.Option(metavar="NAME", help="How the sites work together: fedgrem, fedem, fedgmm, tgmm, ...")
     ] = "fedgrem",
@@ -44,10 +46,10 @@ def fit(
         Missing, typer.Option(help="Empty cells: refuse them, or let EM fill them in.")
     ] = Missing.refuse,
     penalty: Annotated[float, typer.Option(metavar="C", min=0.0, help="Pull to the center.")] = 2.0,
-    max_rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Stop after so many rounds.")] = 1000,
-    tol: Annotated[float, typer.Option(metavar="X", min=0.0, help="Stop when the sites move less than this.")] = 1e-6,
-    n_init: Annotated[int, typer.Option(metavar="N", min=1, help="Restarts at each site before the first round.")] = 10,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Same seed, same result.")] = 0,
+    max_rounds: MostRounds = 1000,
+    tol: Tolerance = 1e-6,
+    n_init: Restarts = 10,
+    seed: Seed = 0,
     min_sites: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="With fewer answers, the fit pauses.", show_default="more than half"),
@@ -58,7 +60,7 @@ def fit(
     poll: Annotated[
         bool, typer.Option("--poll", help="Let sites fetch their orders: slower, for networks where pushing fails.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write into --out even if it is not empty.")] = False,
+    force: Force = False,
 ) -> None:
     """Fit one mixture per site over the network, pulled to a common center, and save it.
 
@@ -85,7 +87,7 @@ def fit(
         options["noise"] = "unit" if covariance is Covariance.identity else "shared"
     else:
         options |= {"covariance": covariance.value, "missing": missing.value}
-    names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
+    names = None if columns is None else listed(columns)
     recipe = recipe_for(_estimator(regression, options), names)
     quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
     more = {"regression": regression, "options": options, "out": str(out.resolve())}

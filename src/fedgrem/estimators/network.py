@@ -38,7 +38,7 @@ def recipe_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = No
         family=name,
         algorithm=model.algorithm,
         n_components=int(model.n_components),
-        family_options=asdict(family),  # type: ignore[call-overload]
+        family_options=asdict(family),  # type: ignore[call-overload]  # both families of FAMILIES are dataclasses
         algorithm_options=model._options(),
         start={
             "n_init": int(model.n_init),

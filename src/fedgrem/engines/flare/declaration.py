@@ -96,14 +96,14 @@ class Declaration:
         """
         if task not in TASKS:
             raise MessageError(f"there is no task {task[:40]!r}; the tasks are {', '.join(TASKS)}.")
-        column = _number(np.float64, (self.n_summarized,))
+        column = number_like(np.float64, (self.n_summarized,))
         units = None if self.recipe.units_plan.as_it_is or task == CENSUS else Units(column, column)
         sent: Any = ()
         if task == STEP:
             sent = self._step_request
         elif task in START_TASKS:
             sent = self._start_request(task, held, 2 if n_candidates is None else n_candidates)
-        return Order(sent, units, _number(np.bool_, ()))
+        return Order(sent, units, number_like(np.bool_, ()))
 
     def read_order(self, task: str, fields: Any) -> Order:
         """An order as it came, checked against the declaration: the site's side of the check."""
@@ -130,9 +130,9 @@ class Declaration:
 
     def _trace(self, task: str) -> Any:
         if task == CENSUS:
-            number, column = _number(np.float64, ()), _number(np.float64, (self.n_summarized,))
-            names = _number(np.uint8, (self.n_summarized, NAME_BYTES))
-            return Census(number, column, column, _number(np.bool_, ()), names)
+            number, column = number_like(np.float64, ()), number_like(np.float64, (self.n_summarized,))
+            names = number_like(np.uint8, (self.n_summarized, NAME_BYTES))
+            return Census(number, column, column, number_like(np.bool_, ()), names)
         with precision(self.recipe.dtype):
             step = local_task(task, self.recipe.build_algorithm(), self.recipe.start_plan)
             return jax.eval_shape(step, self._some_data, self.order(task).sent)
@@ -143,7 +143,7 @@ class Declaration:
         with precision(self.recipe.dtype):
             start = local_task("local_start", self.recipe.build_algorithm(), self.recipe.start_plan)
             nothing = Params(self._float((0,)), self._float((0,)))
-            request = StartRequest(_number(np.uint32, (2,)), nothing, self._float(()))
+            request = StartRequest(number_like(np.uint32, (2,)), nothing, self._float(()))
             params: Params = jax.eval_shape(start, self._some_data, request).params
         return params
 
@@ -156,17 +156,17 @@ class Declaration:
         else:
             tracks = self._family.start_tracks if plan.tracks is None else plan.tracks
             count = tracks if task == "local_track" else n_candidates
-            tried = jax.tree.map(lambda leaf: _number(leaf.dtype, (count, *leaf.shape)), one)
-        return StartRequest(_number(np.uint32, (2,)), tried, self._float(()))
+            tried = jax.tree.map(lambda leaf: number_like(leaf.dtype, (count, *leaf.shape)), one)
+        return StartRequest(number_like(np.uint32, (2,)), tried, self._float(()))
 
     @cached_property
     def _step_request(self) -> Broadcast:
         with precision(self.recipe.dtype):
             algorithm = self.recipe.build_algorithm()
-            two = jax.tree.map(lambda leaf: _number(leaf.dtype, (2, *leaf.shape)), self._params)
+            two = jax.tree.map(lambda leaf: number_like(leaf.dtype, (2, *leaf.shape)), self._params)
             central = jax.eval_shape(algorithm.central_start, two, self._float((2,)))
             stacked = jax.eval_shape(algorithm.broadcast, central)
-        one: Broadcast = jax.tree.map(lambda leaf: _number(leaf.dtype, leaf.shape[1:]), stacked)
+        one: Broadcast = jax.tree.map(lambda leaf: number_like(leaf.dtype, leaf.shape[1:]), stacked)
         return one
 
     @property
@@ -176,7 +176,7 @@ class Declaration:
         return SiteData(wide, long, long, self._float((n, width)))
 
     def _float(self, shape: tuple[int, ...]) -> Any:
-        return _number(numpy_dtype(self.recipe.dtype), shape)
+        return number_like(numpy_dtype(self.recipe.dtype), shape)
 
 
 def check_shapes(who: str, message: Any, like: Any) -> None:
@@ -189,5 +189,6 @@ def check_shapes(who: str, message: Any, like: Any) -> None:
             raise MessageError(f"{who} has {what} of type {got.dtype}, expected {np.dtype(expected.dtype)}.")
 
 
-def _number(dtype: Any, shape: tuple[int, ...]) -> Any:
-    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))  # type: ignore[no-untyped-call]
+def number_like(dtype: Any, shape: tuple[int, ...]) -> Any:
+    """An array of this type and shape that holds nothing."""
+    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))  # type: ignore[no-untyped-call]  # JAX gives it no types

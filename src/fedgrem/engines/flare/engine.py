@@ -15,7 +15,7 @@ from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.rounds import LoopState, distances, play_round
 from fedgrem.data.federation import Units
 from fedgrem.data.units import Summary
-from fedgrem.engines.flare.declaration import CENSUS, STEP, Census, Declaration, Order, read_names
+from fedgrem.engines.flare.declaration import CENSUS, STEP, Census, Declaration, Order, number_like, read_names
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.roster import Roster
 from fedgrem.engines.flare.site import REASONS
@@ -313,7 +313,7 @@ def has_site_axis(algorithm: Algorithm, central: Central) -> Any:
 
     def shapes(n_sites: int) -> Central:
         def grown(leaf: Array) -> Any:
-            return jax.ShapeDtypeStruct((n_sites, *leaf.shape[1:]), leaf.dtype)  # type: ignore[no-untyped-call]
+            return number_like(leaf.dtype, (n_sites, *leaf.shape[1:]))
 
         params, rows = jax.tree.map(grown, central.params), grown(central.n_rows)
         found: Central = jax.eval_shape(algorithm.central_start, params, rows)

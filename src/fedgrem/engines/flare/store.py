@@ -141,7 +141,8 @@ def read_result(folder: Path) -> Finished:
 def _write(path: Path, about: dict[str, Any], arrays: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
-    np.savez(buffer, **{ABOUT: text}, **{name: np.asarray(leaf) for name, leaf in arrays.items()})  # type: ignore[arg-type]
+    named = {ABOUT: text} | {name: np.asarray(leaf) for name, leaf in arrays.items()}
+    np.savez(buffer, **named)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:

@@ -1,0 +1,58 @@
+"""Options and arguments that several commands take: each worded once."""
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+# -- a fit
+
+Components: TypeAlias = Annotated[
+    int,
+    typer.Option("--components", "-r", metavar="N", min=1, help="Components of the mixture.", show_default=False),
+]
+ModelFolder: TypeAlias = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default=False)
+]
+MostRounds: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Stop after so many rounds.")]
+Tolerance: TypeAlias = Annotated[
+    float, typer.Option(metavar="X", min=0.0, help="Stop when the sites move less than this.")
+]
+Restarts: TypeAlias = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Restarts at each site before the first round.")
+]
+Seed: TypeAlias = Annotated[int, typer.Option(metavar="N", min=0, help="Same seed, same result.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Write into --out even if it is not empty.")]
+
+# -- rows for a saved model
+
+FittedSite: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="as fitted"
+    ),
+]
+FittedTarget: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Response column of a regression mixture.", show_default="as fitted"),
+]
+
+# -- a study over a network
+
+StudyFolder: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="STUDY", help="A folder made by `fedgrem sites init`.", show_default=False)
+]
+Foreground: TypeAlias = Annotated[
+    bool, typer.Option("--foreground", help="Do not return: for a supervisor such as systemd.")
+]
+
+
+def listed(names: str) -> list[str]:
+    """Names separated by commas.
+
+    Examples
+    --------
+    >>> listed("age, bmi,")
+    ['age', 'bmi']
+    """
+    return [name.strip() for name in names.split(",") if name.strip()]
