@@ -162,3 +162,5 @@ class FitResult(NamedTuple):
     """(K,) which candidate each site took in the last exchange of starts; -1 is its own."""
     cost: dict[str, int]
     """Exchanges and numbers sent, by purpose."""
+    path: dict[str, NumpyArray]
+    """How the penalty was chosen: the fields of a :class:`~fedgrem.algorithms.path.Choice`; empty if it was given."""

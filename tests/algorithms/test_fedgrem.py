@@ -32,11 +32,11 @@ def fit(case, data, weights, theta, *, rounds=6, tol=0.0, **options):
     return run(algorithm, InProcess(algorithm, data, START), plan)
 
 
-def central(theta, weights=None, penalty=1.0, n_rows=None):
+def central(algorithm, theta, penalty=1.0, n_rows=None):
     n_sites, n_components, _ = theta.shape
-    weights = jnp.full((n_sites, n_components), 1.0 / n_components) if weights is None else weights
-    n_rows = jnp.ones(n_sites) if n_rows is None else n_rows
-    return Central(Params(weights, theta), theta[0], n_rows, weights, jnp.asarray(penalty))
+    weights = jnp.full((n_sites, n_components), 1.0 / n_components)
+    begun = algorithm.central_start(Params(weights, theta), jnp.ones(n_sites) if n_rows is None else n_rows)
+    return begun._replace(center=theta[0], penalty=jnp.asarray(penalty))
 
 
 def upload(theta, n_rows, scale=None):
@@ -53,7 +53,7 @@ def test_it_keeps_the_protocol():
 def test_penalty_recursion_is_decay_times_last_plus_c_root_q_plus_log_k():
     theta = jnp.asarray(np.random.default_rng(0).normal(size=(4, 2, 3)))
     algorithm = FedGrEM(Gaussian(), penalty=1.5, penalty_decay=0.25)
-    after, _, _ = algorithm.central_step(central(theta, penalty=8.0), upload(theta, [9.0] * 4))
+    after, _, _ = algorithm.central_step(central(algorithm, theta, penalty=8.0), upload(theta, [9.0] * 4))
     assert float(after.penalty) == pytest.approx(0.25 * 8.0 + 1.5 * np.sqrt(3 + np.log(4)), rel=1e-14)
 
 
@@ -129,7 +129,7 @@ def test_threshold_falls_with_the_root_of_a_sites_rows_and_weight_grows_with_the
     # Two sites either side, far apart: each moves by its own threshold lambda / sqrt(n).
     theta = jnp.array([[[-50.0]], [[50.0]], [[0.0]]])
     algorithm = FedGrEM(Gaussian(), penalty_decay=0.0, penalty=1.0)
-    after, _, _ = algorithm.central_step(central(theta), upload(theta, [4.0, 16.0, 9.0]))
+    after, _, _ = algorithm.central_step(central(algorithm, theta), upload(theta, [4.0, 16.0, 9.0]))
     moved = np.abs(np.asarray(after.params.theta - theta)).ravel()
     np.testing.assert_allclose(moved[:2] * [2.0, 4.0], float(after.penalty), rtol=1e-12)
 
@@ -146,7 +146,7 @@ def test_a_site_that_claims_many_rows_cannot_drag_the_center_away(claimed):
     theta = jnp.asarray(np.concatenate([honest, np.full((1, 1, 2), 1e3)]))
     algorithm = FedGrEM(Gaussian())
     n_rows = jnp.asarray([100.0] * 20 + [claimed])
-    after, _, _ = algorithm.central_step(central(theta, n_rows=n_rows), upload(theta, n_rows))
+    after, _, _ = algorithm.central_step(central(algorithm, theta, n_rows=n_rows), upload(theta, n_rows))
     # Influence: capped weight times threshold, over the weight of the honest sites.
     force = WEIGHT_CAP * 100.0 * float(after.penalty) / np.sqrt(claimed) / (20 * 100.0)
     assert np.linalg.norm(after.center - honest.mean(axis=0)) <= force * (1 + 1e-6)
@@ -157,8 +157,8 @@ def test_a_tiny_reported_step_scale_is_taken_as_the_least_one(scale):
     theta = jnp.asarray(np.random.default_rng(7).normal(size=(5, 1, 2)))
     algorithm = FedGrEM(Gaussian())
     claimed, least = (jnp.ones((5, 1)).at[0, 0].set(s) for s in (scale, LEAST_STEP_SCALE))
-    tiny, _, _ = algorithm.central_step(central(theta), upload(theta, [9.0] * 5, claimed))
-    floor, _, _ = algorithm.central_step(central(theta), upload(theta, [9.0] * 5, least))
+    tiny, _, _ = algorithm.central_step(central(algorithm, theta), upload(theta, [9.0] * 5, claimed))
+    floor, _, _ = algorithm.central_step(central(algorithm, theta), upload(theta, [9.0] * 5, least))
     np.testing.assert_array_equal(tiny.center, floor.center)
 
 

@@ -13,7 +13,7 @@ from fedgrem.errors import FedGrEMError, InputError
 SHAPE = np.array([[1.0, 0.0], [0.9, 0.4]])
 CENTERS = np.array([[0.0, 0.0], [0.0, 3.0], [6.0, 0.0]])
 SLOW = pytest.mark.slow
-FAST = {"n_init": 3, "random_state": 0, "tol": 1e-5}
+FAST = {"n_init": 3, "penalty": 2.0, "random_state": 0, "tol": 1e-5}
 
 
 def sites(n_sites=6, n=120, seed=0, hostile=0):

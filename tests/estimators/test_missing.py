@@ -9,7 +9,7 @@ from tests.estimators.test_covariances import sites
 from fedgrem import FederatedGaussianMixture
 from fedgrem.errors import InputError
 
-FAST = {"n_init": 3, "random_state": 0, "tol": 1e-5}
+FAST = {"n_init": 3, "penalty": 2.0, "random_state": 0, "tol": 1e-5}
 
 
 def with_gaps(rows, share=0.2, seed=1):

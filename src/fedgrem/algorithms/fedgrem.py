@@ -11,8 +11,12 @@ from fedgrem.algorithms.base import capped_rows, vanished
 from fedgrem.algorithms.local import gradient_upload, middle_spread
 from fedgrem.families.base import Family
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
-from fedgrem.kernels.center import CenterSolution, alternate_to_center, group_soft_threshold, shrink_to_center
+from fedgrem.kernels.center import CenterSolution, alternate_to_center, group_soft_threshold, shrink_to_center, trust
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
+
+LEAST_SHARE = 0.05
+"""A component of less than this, relative to an equal share of the rows, is taken to hold this."""
+
 
 LEAST_STEP_SCALE = 0.02
 """A reported step scale below this is taken as this, so that no site can make itself arbitrarily heavy."""
@@ -28,6 +32,10 @@ class Notebook(NamedTuple):
 
     played: Array
     """() rounds so far."""
+    penalty: Array
+    """() C, which may be chosen after the sites have started."""
+    pulled: Array
+    """(K,) False for sites that are to keep their own answer and have no part in the center."""
     reference: Array | None
     """(C, s) the common spread of the starts, about which spreads are shrunk; None if the noise is known."""
     trail: Trail | None = None
@@ -42,7 +50,7 @@ class Pull(NamedTuple):
     center: Array
     """(R, q)"""
     penalty: Array
-    """() lambda of the round."""
+    """() lambda of the round, for this site."""
     spread: Array | None
     """(C, s) the common noise, in whose units distances count."""
     steps: Array
@@ -56,6 +64,7 @@ class Pull(NamedTuple):
         "family",
         "step_weights",
         "penalty_scaling",
+        "penalty_rows",
         "center_solver",
         "center_sweeps",
         "local_steps",
@@ -81,6 +90,13 @@ class FedGrEM:
     depend on the units of the features; and the sites' noise, their exact M-step, goes through the same problem in
     coordinates about the common one, with :math:`\lambda = C_\Sigma\sqrt{s + \log K}`.
 
+    Two options make better use of what the sites send than the paper does. With ``penalty_rows="component"`` the
+    :math:`n_k` above are :math:`n_k R w_{kr}`, the rows that the component holds at the site, so that a rare
+    component, known badly, is pulled more and counts less; where all weights are equal nothing changes. And
+    ``center_solver="redescending"`` lets a site that is far off not only pull with bounded force, but not at all: it is
+    weighed by :func:`~fedgrem.kernels.center.trust`, so that hostile sites no longer shift the center of the others in
+    proportion to the penalty.
+
     A round is a message to every site, so two options save rounds; neither moves the fixed point. A site may take
     several steps, each followed by the pull towards the center it was sent, the last one's being left to the center: a
     site far from all others gets to its own answer sooner, and stops disturbing them. And the center may extrapolate
@@ -101,7 +117,8 @@ class FedGrEM:
     penalty_start: float | Array = 1.0
     step_weights: Literal["current", "initial"] = "current"
     penalty_scaling: Literal["fixed", "step"] = "fixed"
-    center_solver: Literal["exact", "alternating"] = "exact"
+    penalty_rows: Literal["site", "component"] = "site"
+    center_solver: Literal["redescending", "exact", "alternating"] = "exact"
     center_sweeps: int = 2
     covariance_penalty: float | Array | None = None
     local_steps: int = 1
@@ -112,16 +129,16 @@ class FedGrEM:
         penalty = jnp.asarray(self.penalty_start, dtype=params.theta.dtype)
         center = jnp.median(params.theta, axis=0)
         middle = middle_spread(params)
-        notebook = Notebook(jnp.asarray(0), middle)
+        constant = jnp.asarray(self.penalty, dtype=params.theta.dtype)
+        notebook = Notebook(jnp.asarray(0), constant, jnp.ones(len(n_rows), dtype=bool), middle)
         if self.memory:
             notebook = notebook._replace(trail=new_trail(center, self.memory), held=(params, center, middle))
-        extra = notebook if self._hurries or middle is not None else ()
-        return Central(params, center, n_rows, params.weights, penalty, extra, middle)
+        return Central(params, center, n_rows, params.weights, penalty, notebook, middle)
 
-    @property
-    def _hurries(self) -> bool:
-        """Whether rounds are saved by any of the two ways."""
-        return self.local_steps > 1 or self.memory > 0
+    def with_penalty(self, central: Central, penalty: float, pulled: Array) -> Central:
+        """The same start with another C, and with sites ``(K,)`` that are not to be pulled at all."""
+        constant = jnp.asarray(penalty, dtype=central.penalty.dtype)
+        return central._replace(extra=central.extra._replace(penalty=constant, pulled=pulled))
 
     def broadcast(self, central: Central) -> Broadcast:
         """Each site gets its own parameters back; and what pulls on them, if it is to take several steps."""
@@ -130,6 +147,7 @@ class FedGrEM:
         steps = jnp.where(central.extra.played < FAST_ROUNDS, self.local_steps, 1)
         pull = Pull(central.center, self._next_penalty(central), central.spread, steps)
         everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*central.n_rows.shape, *leaf.shape)), pull)
+        everyone = everyone._replace(penalty=jnp.where(central.extra.pulled, everyone.penalty, 0.0))
         return Broadcast(central.params, central.first_weights, everyone)
 
     def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
@@ -149,33 +167,40 @@ class FedGrEM:
     def _pulled(self, moved: Upload, pull: Pull) -> Array:
         """One site's components, ``(R, q)``, drawn towards the center as the center itself will do."""
         theta, center = (self.family.in_noise_units(t, pull.spread) for t in (moved.params.theta, pull.center))
-        threshold = self._threshold(moved.n_rows, _step_scale(moved), pull.penalty)
+        threshold = self._threshold(moved.n_rows * self._share(moved), _step_scale(moved), pull.penalty)
         return self.family.from_noise_units(group_soft_threshold(theta[None], center, threshold[None])[0], pull.spread)
 
     def _next_penalty(self, central: Central) -> Array:
         n_sites, _, n_parameters = central.params.theta.shape
-        penalty = self.penalty_decay * central.penalty + self.penalty * jnp.sqrt(n_parameters + jnp.log(n_sites))
+        constant = central.extra.penalty
+        penalty = self.penalty_decay * central.penalty + constant * jnp.sqrt(n_parameters + jnp.log(n_sites))
         # No penalty is no pull at all, from the first round: lambda_0 is not to linger where there is nothing to share.
-        return jnp.where(self.penalty == 0, 0.0, penalty)
+        return jnp.where(constant == 0, 0.0, penalty)
 
     def _threshold(self, n_rows: Array, scale: Array, penalty: Array) -> Array:
         threshold = penalty / jnp.sqrt(n_rows) * scale
         return threshold * self.step_size if self.penalty_scaling == "step" else threshold
+
+    def _share(self, uploads: Upload) -> Array:
+        """(..., R) what a component holds of its site's rows, relative to an equal share."""
+        weights = uploads.params.weights
+        if self.penalty_rows == "site":
+            return jnp.ones_like(weights)
+        return jnp.maximum(weights * weights.shape[-1], LEAST_SHARE)
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
         """Find the penalized center of every component and pull the sites towards it."""
         noise = central.spread
         theta, start = (self.family.in_noise_units(t, noise) for t in (uploads.params.theta, central.center))
         penalty = self._next_penalty(central)
-        solution = self._solve(theta, uploads, penalty, start)
+        solution = self._solve(theta, uploads, _for_sites(penalty, central), start)
         shrunk, center = (self.family.from_noise_units(t, noise) for t in (solution.shrunk, solution.center))
         spread, common = self._shrink_spread(central, uploads, theta.shape[-1])
         params = Params(uploads.params.weights, shrunk, spread)
         if spread is not None and common is not None:
             params = _reseeded(params, center, common, uploads.n_rows)
-        after = central._replace(params=params, center=center, penalty=penalty, spread=common)
-        if self._hurries:
-            after = after._replace(extra=central.extra._replace(played=central.extra.played + 1))
+        notebook = central.extra._replace(played=central.extra.played + 1)
+        after = central._replace(params=params, center=center, penalty=penalty, spread=common, extra=notebook)
         if self.memory:
             after = self._extrapolated(central, after)
         return after, solution.iterations, solution.gap
@@ -216,21 +241,35 @@ class FedGrEM:
         chart = central.extra.reference
         away = self.family.relative_spread(spread, chart, n_features)
         n_sites, count, size = away.shape
-        constant = self.penalty if self.covariance_penalty is None else self.covariance_penalty
+        constant = central.extra.penalty if self.covariance_penalty is None else self.covariance_penalty
         penalty = jnp.where(constant == 0, 0.0, constant * jnp.sqrt(size + jnp.log(n_sites)))
-        weight = jnp.broadcast_to(capped_rows(uploads.n_rows)[:, None], (n_sites, count))
-        threshold = jnp.broadcast_to((penalty / jnp.sqrt(uploads.n_rows))[:, None], (n_sites, count))
-        found = shrink_to_center(away, weight, threshold, self.family.relative_spread(before, chart, n_features))
+        # A noise that all components share rests on all rows of a site.
+        share = self._share(uploads) if count > 1 else jnp.ones((n_sites, 1), dtype=away.dtype)
+        held = uploads.n_rows[:, None] * share
+        weight = capped_rows(uploads.n_rows)[:, None] * share
+        threshold = _for_sites(penalty, central) / jnp.sqrt(held)
+        start = self.family.relative_spread(before, chart, n_features)
+        if self.center_solver == "redescending":
+            weight = weight * trust(away, held, start)
+        found = shrink_to_center(away, weight, threshold, start)
         pulled, center = (self.family.absolute_spread(a, chart, n_features) for a in (found.shrunk, found.center))
         return pulled, center
 
     def _solve(self, theta: Array, uploads: Upload, penalty: Array, start: Array) -> CenterSolution:
-        scale = _step_scale(uploads)
-        weight = capped_rows(uploads.n_rows)[:, None] / scale
-        threshold = self._threshold(uploads.n_rows[:, None], scale, penalty)
+        scale, share = _step_scale(uploads), self._share(uploads)
+        held = uploads.n_rows[:, None] * share
+        weight = capped_rows(uploads.n_rows)[:, None] * share / scale
+        threshold = self._threshold(held, scale, penalty)
         if self.center_solver == "alternating":
             return alternate_to_center(theta, weight, threshold, sweeps=self.center_sweeps)
+        if self.center_solver == "redescending":
+            weight = weight * trust(theta, held, start)
         return shrink_to_center(theta, weight, threshold, start)
+
+
+def _for_sites(penalty: Array, central: Central) -> Array:
+    """(K, 1) the penalty of each site: none where it is not to be pulled, were it infinite for the others."""
+    return jnp.where(central.extra.pulled[:, None], penalty, 0.0)
 
 
 def _step_scale(uploads: Upload) -> Array:

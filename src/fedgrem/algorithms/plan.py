@@ -18,6 +18,12 @@ class Plan(NamedTuple):
     align: bool = True
     start_penalty: float = 0.0
     """lambda by which sites weigh a distance from the common start when they choose among starts."""
+    path: tuple[float, ...] = ()
+    """Penalties to compare on held-out rows before round 1; the first is that of fitting alone. Empty compares none."""
+    given_penalty: float | None = None
+    """The penalty to take whatever the comparison says; None takes the best."""
+    fallback: bool = False
+    """Whether sites that clearly lose by being pulled, in that comparison, are fitted alone."""
 
 
 class Progress(NamedTuple):

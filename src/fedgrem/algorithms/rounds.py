@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.base import Algorithm, Engine
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.path import ROUNDS, Choice, choose_penalty
 from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.search import Starts, count_numbers, find_starts
 from fedgrem.types import (
@@ -39,6 +41,8 @@ class Saved(NamedTuple):
     state: LoopState
     records: RoundRecord
     """Of the rounds played so far, stacked."""
+    choice: Choice | None = None
+    """How the penalty was chosen, if it was."""
 
 
 def play_round(
@@ -113,9 +117,14 @@ def run(
     if resume is None:
         starts = find_starts(engine, plan, algorithm.family, tell)
         count = jnp.asarray(0)
-        state = LoopState(algorithm.central_start(starts.params, starts.n_rows), count, count, jnp.asarray(False))
+        central = algorithm.central_start(starts.params, starts.n_rows)
+        choice = _choose(algorithm, engine, plan, starts, tell)
+        if choice is not None and isinstance(algorithm, FedGrEM):
+            pulled = jnp.asarray(~choice.losers()) if plan.fallback else central.extra.pulled
+            central = algorithm.with_penalty(central, choice.penalty, pulled)
+        state = LoopState(central, count, count, jnp.asarray(False))
     else:
-        starts, state = resume.starts, resume.state
+        starts, state, choice = resume.starts, resume.state, resume.choice
         records.append(resume.records)
     cost = dict(starts.cost)
     played, stopped = int(state.round), bool(state.stop)
@@ -124,12 +133,30 @@ def run(
         records.append(record)
         played, stopped = int(state.round), bool(state.stop)
         if keep is not None:
-            keep(Saved(starts, state, _joined(records)))
+            keep(Saved(starts, state, _joined(records), choice))
         tell(Progress("rounds", played, plan.max_rounds, float(np.median(record.movement[-1]))))
     cost["rounds"] = played
     cost["numbers_per_round"] = count_numbers(state.central.params)
+    if choice is not None:
+        cost |= {"penalty_exchanges": choice.exchanges, "penalty_numbers": choice.numbers}
     distance = np.array(distances(algorithm, state.central))
-    return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance)
+    path = {} if choice is None else choice.as_arrays(plan.fallback)
+    return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance, path)
+
+
+def _choose(
+    algorithm: Algorithm, engine: Engine, plan: Plan, starts: Starts, tell: Callable[[Progress], None]
+) -> Choice | None:
+    """The comparison of penalties, where there is something to compare."""
+    if not plan.path or not isinstance(algorithm, FedGrEM) or len(engine.site_names) < 2:
+        return None
+
+    def say(number: int) -> None:
+        tell(Progress("penalties", number, ROUNDS, float("nan")))
+
+    return choose_penalty(
+        algorithm, engine, starts.params, starts.n_rows, plan.seed, say, plan.path, plan.given_penalty
+    )
 
 
 def _joined(records: list[RoundRecord]) -> RoundRecord:
@@ -146,6 +173,7 @@ def _result(
     cost: dict[str, int],
     tol: float,
     distance: NumpyArray,
+    path: dict[str, NumpyArray],
 ) -> FitResult:
     history: dict[str, Any] = _joined(records)._asdict() if records else {}
     last = history["movement"][-1] if records else np.zeros(len(names))
@@ -165,4 +193,5 @@ def _result(
         history=history,
         start_choice=choice,
         cost=cost,
+        path=path,
     )

@@ -7,6 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.path import path_score, path_step
 from fedgrem.algorithms.start import StartPlan, local_compare, local_start, local_track
 from fedgrem.families.base import Family
 from fedgrem.types import SiteData, StartReply, StartRequest
@@ -29,4 +31,7 @@ def local_task(name: str, algorithm: Algorithm, start: StartPlan) -> Callable[[S
         "local_track": partial(local_track, algorithm.family, start),
         "local_step": algorithm.local_step,
     }
+    if isinstance(algorithm, FedGrEM):
+        tasks["path_step"] = partial(path_step, algorithm)
+        tasks["path_score"] = partial(path_score, algorithm.family)
     return tasks[name]

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgrem.cli.options import Components, Force, ModelFolder, MostRounds, Restarts, Seed, Tolerance, listed
+from fedgrem.cli.options import (
+    Components,
+    Force,
+    ModelFolder,
+    MostRounds,
+    Penalty,
+    Restarts,
+    Seed,
+    Tolerance,
+    listed,
+    penalty_of,
+)
 from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,12 +80,7 @@ def fit(
     missing: Annotated[
         Missing, typer.Option(help="Empty cells: refuse them, or let EM fill in what is expected of them.")
     ] = Missing.refuse,
-    penalty: Annotated[
-        float,
-        typer.Option(
-            metavar="C", min=0.0, help="Pull to the center: 0 fits each site alone, inf gives one answer for all."
-        ),
-    ] = 2.0,
+    penalty: Penalty = "auto",
     max_rounds: MostRounds = 1000,
     tol: Tolerance = 1e-6,
     n_init: Restarts = 10,
@@ -116,7 +122,13 @@ def fit(
         chosen,
         target,
         weight,
-        {"n_components": components, "penalty": penalty, "max_rounds": max_rounds, "tol": tol, "n_init": n_init}
+        {
+            "n_components": components,
+            "penalty": penalty_of(penalty),
+            "max_rounds": max_rounds,
+            "tol": tol,
+            "n_init": n_init,
+        }
         | {"random_state": seed}
         | ({"noise": "unit" if covariance is Covariance.identity else "shared"} if target else {})
         | ({} if target else {"covariance": covariance.value, "missing": missing.value}),

@@ -5,6 +5,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from fedgrem.errors import InputError
+
 # -- a fit
 
 Components: TypeAlias = Annotated[
@@ -13,6 +15,13 @@ Components: TypeAlias = Annotated[
 ]
 ModelFolder: TypeAlias = Annotated[
     Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default=False)
+]
+Penalty: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="C",
+        help="Pull to the center: 0 fits each site alone, inf gives one answer for all; auto chooses on held-out rows.",
+    ),
 ]
 MostRounds: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Stop after so many rounds.")]
 Tolerance: TypeAlias = Annotated[
@@ -45,6 +54,25 @@ StudyFolder: TypeAlias = Annotated[
 Foreground: TypeAlias = Annotated[
     bool, typer.Option("--foreground", help="Do not return: for a supervisor such as systemd.")
 ]
+
+
+def penalty_of(text: str) -> float | str:
+    """A penalty as it was typed.
+
+    Examples
+    --------
+    >>> penalty_of("auto"), penalty_of("2"), penalty_of("inf")
+    ('auto', 2.0, inf)
+    """
+    if text == "auto":
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not number >= 0:
+        raise InputError(f"--penalty must be auto or a number >= 0, got {text!r}.")
+    return number
 
 
 def listed(names: str) -> list[str]:

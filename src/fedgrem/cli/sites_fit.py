@@ -13,11 +13,13 @@ from fedgrem.cli.options import (
     Force,
     ModelFolder,
     MostRounds,
+    Penalty,
     Restarts,
     Seed,
     StudyFolder,
     Tolerance,
     listed,
+    penalty_of,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def fit(
     missing: Annotated[
         Missing, typer.Option(help="Empty cells: refuse them, or let EM fill them in.")
     ] = Missing.refuse,
-    penalty: Annotated[float, typer.Option(metavar="C", min=0.0, help="Pull to the center.")] = 2.0,
+    penalty: Penalty = "auto",
     max_rounds: MostRounds = 1000,
     tol: Tolerance = 1e-6,
     n_init: Restarts = 10,
@@ -81,7 +83,7 @@ def fit(
 
     place = open_study(study)
     check_folder(out, force=force)
-    options: dict[str, Any] = {"n_components": components, "algorithm": algorithm, "penalty": penalty}
+    options: dict[str, Any] = {"n_components": components, "algorithm": algorithm, "penalty": penalty_of(penalty)}
     options |= {"max_rounds": max_rounds, "tol": tol, "n_init": n_init, "random_state": seed}
     if regression:
         options["noise"] = "unit" if covariance is Covariance.identity else "shared"

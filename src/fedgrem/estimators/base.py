@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.path import PENALTIES
 from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.pooled import start_plan_for
 from fedgrem.algorithms.registry import ALGORITHMS, ALONE, build_algorithm, steady_penalty
@@ -34,6 +35,7 @@ NUMERIC: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False, "ens
 """What scikit-learn checks of the rows; that they are finite is checked site by site, with better words."""
 
 
+PAPERS_PENALTY = 2.0
 LOCAL_STEPS, MEMORY = 10, 5
 """Of a fit that is to settle: gradient steps of a site per round, and steps that the center extrapolates from."""
 
@@ -50,11 +52,13 @@ class BaseFederatedMixture(BaseEstimator):
 
     n_components: int
     algorithm: str
-    penalty: float
+    penalty: float | str
+    fallback: str | None
     penalty_decay: float
     step_size: float
     step_weights: Any
     penalty_scaling: Any
+    penalty_rows: Any
     center_solver: Any
     center_sweeps: int
     local_steps: int | str
@@ -136,14 +140,18 @@ class BaseFederatedMixture(BaseEstimator):
         if self.local_steps != "auto":
             check_count("local_steps", self.local_steps, least=1)
         check_switch("acceleration", self.acceleration)
-        check_number("penalty", self.penalty, least=0.0)
+        if self.penalty != "auto":
+            check_number("penalty", self.penalty, least=0.0)
+        if self.fallback is not None:
+            check_choice("fallback", self.fallback, ("auto", "local"))
         check_number("penalty_decay", self.penalty_decay, least=0.0, most=1.0, below=True)
         check_number("step_size", self.step_size, least=1e-6, most=2.0, below=True)
         check_number("tol", self.tol, least=0.0)
         check_choice("algorithm", self.algorithm, tuple(ALGORITHMS))
         check_choice("step_weights", self.step_weights, ("current", "initial"))
         check_choice("penalty_scaling", self.penalty_scaling, ("fixed", "step"))
-        check_choice("center_solver", self.center_solver, ("exact", "alternating"))
+        check_choice("penalty_rows", self.penalty_rows, ("auto", "component", "site"))
+        check_choice("center_solver", self.center_solver, ("auto", "redescending", "exact", "alternating"))
         check_choice("alignment", self.alignment, ("assignment", "stepwise", "exhaustive"))
         check_choice("dtype", self.dtype, ("float64", "float32"))
 
@@ -181,17 +189,35 @@ class BaseFederatedMixture(BaseEstimator):
 
     def _options(self) -> dict[str, Any]:
         """What an algorithm may want to know."""
+        chosen = self.penalty == "auto"
         return {
-            "penalty": float(self.penalty),
+            "penalty": self._first_penalty(),
             "penalty_decay": float(self.penalty_decay),
             "step_size": float(self.step_size),
             "step_weights": self.step_weights,
             "penalty_scaling": self.penalty_scaling,
-            "center_solver": self.center_solver,
+            "penalty_rows": ("component" if chosen else "site") if self.penalty_rows == "auto" else self.penalty_rows,
+            "center_solver": ("redescending" if chosen else "exact")
+            if self.center_solver == "auto"
+            else self.center_solver,
             "center_sweeps": self.center_sweeps,
             "local_steps": (LOCAL_STEPS if self.tol > 0 else 1) if self.local_steps == "auto" else self.local_steps,
             "memory": MEMORY if (self.tol > 0 if self.acceleration == "auto" else self.acceleration) else 0,
         }
+
+    def _first_penalty(self) -> float:
+        """C as far as it is known before the fit: the paper's, if it is to be chosen."""
+        return PAPERS_PENALTY if self.penalty == "auto" else float(self.penalty)
+
+    def _path(self) -> dict[str, Any]:
+        """Which penalties a fit compares on held-out rows, as fields of a plan."""
+        auto = self.penalty == "auto"
+        fallback = auto if self.fallback == "auto" else self.fallback == "local"
+        if self.algorithm != "fedgrem" or not (auto or fallback) or self.penalty == 0:
+            return {}
+        if auto:
+            return {"path": PENALTIES, "fallback": fallback}
+        return {"path": (0.0, float(self.penalty)), "given_penalty": float(self.penalty), "fallback": True}
 
     def _plan(self, federation: Federation, family: Family, units: Units | None) -> Plan:
         n_sites, n_parameters = len(federation.sites), family.n_parameters(federation.n_features)
@@ -213,7 +239,10 @@ class BaseFederatedMixture(BaseEstimator):
             seed=self._seed(),
             given=None if given is None else Params(*(jnp.asarray(start) for start in given)),
             align=self.align,
-            start_penalty=0.0 if alone else steady_penalty(self.penalty, self.penalty_decay, n_parameters, n_sites),
+            start_penalty=0.0
+            if alone
+            else steady_penalty(self._first_penalty(), self.penalty_decay, n_parameters, n_sites),
+            **self._path(),
         )
 
     def _n_given(self, n_parameters: int) -> int:
@@ -245,8 +274,18 @@ class BaseFederatedMixture(BaseEstimator):
         self.n_rounds_ = result.n_rounds
         self.converged_ = result.converged
         self.unsettled_sites_ = np.array(result.unsettled, dtype=str)
+        self._expose_path(result.path)
         self.history_ = result.history
         self.cost_ = result.cost
+
+    def _expose_path(self, path: dict[str, NumpyArray]) -> None:
+        self.penalty_ = float(path["penalty"]) if path else self._first_penalty()
+        if not path:
+            return
+        self.penalty_path_ = {name: path[name] for name in ("penalties", "gain", "error", "site_gain", "site_error")}
+        place = int(np.flatnonzero(path["penalties"] == path["penalty"])[0])
+        self.site_gain_, self.site_gain_se_ = path["site_gain"][:, place], path["site_error"][:, place]
+        self.fitted_alone_ = path["released"]
 
     def _warn(self, result: FitResult) -> None:
         if not np.all(np.isfinite(result.theta)):

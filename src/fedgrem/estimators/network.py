@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -45,8 +45,9 @@ def recipe_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = No
             "alignment": model.alignment,
             "exchanges": 0 if model.algorithm in ALONE else 1,
         },
-        penalty=float(model.penalty),
+        penalty=model._first_penalty(),
         penalty_decay=float(model.penalty_decay),
+        **_plain_path(model._path()),
         max_rounds=int(model.max_rounds),
         tol=float(model.tol),
         seed=model._seed(),
@@ -59,6 +60,13 @@ def recipe_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = No
     )
     check_over_network(recipe)
     return recipe
+
+
+def _plain_path(path: dict[str, Any]) -> dict[str, Any]:
+    """How a penalty is chosen, in a recipe's words."""
+    if not path:
+        return {}
+    return {"choose": "given_penalty" not in path, "compare": True, "fallback": path["fallback"]}
 
 
 def fit_elsewhere(

@@ -50,8 +50,9 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     weights_init : array of shape (K, R), optional
     coef_init : array of shape (K, R, p), optional
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
-    algorithm, penalty, penalty_decay, step_size, step_weights, penalty_scaling, center_solver, center_sweeps : options
-    local_steps, acceleration, max_rounds, tol, n_init, align, alignment, dtype, random_state : options
+    algorithm, penalty, fallback, penalty_decay, step_size, step_weights, penalty_scaling, penalty_rows : options
+    center_solver, center_sweeps, local_steps, acceleration, max_rounds, tol, n_init, align, alignment : options
+    dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -61,6 +62,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     center_, center_weights_ : (R, p) the common center, and the median weights that go with it, (R,)
     center_intercept_, center_noise_ : (R,)
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
+    penalty_, penalty_path_, site_gain_, site_gain_se_, fitted_alone_ : as in :class:`FederatedGaussianMixture`
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
     Examples
@@ -85,12 +87,14 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         ridge: float = 1e-6,
         covariance_penalty: float | None = None,
         algorithm: str = "fedgrem",
-        penalty: float = 2.0,
+        penalty: float | str = "auto",
+        fallback: str | None = "auto",
         penalty_decay: float = 0.1,
         step_size: float = 0.95,
         step_weights: str = "current",
         penalty_scaling: str = "fixed",
-        center_solver: str = "exact",
+        penalty_rows: str = "auto",
+        center_solver: str = "auto",
         center_sweeps: int = 2,
         local_steps: int | str = "auto",
         acceleration: bool | str = "auto",

@@ -111,6 +111,34 @@ def _solve(
     return CenterSolution(group_soft_threshold(theta, center, threshold), center, iterations, jnp.max(gap))
 
 
+FAR = 3.0
+"""Times the usual distance from the center, from which on a site is trusted less; at twice that, not at all."""
+
+
+def trust(theta: Array, n_rows: Array, center: Array) -> Array:
+    """How much each site's estimate is to count for the center, ``(K, R)`` in [0, 1], by how far off it is.
+
+    Huber's location bounds what a far site can do, but not to nothing: all of them together shift the center by their
+    share times the threshold. Most sites say what distance is usual, as such or in proportion to ``1 / sqrt(n)``,
+    whichever allows a site more; one that is several times as far away is not an estimate of the same center.
+
+    Parameters
+    ----------
+    theta : (K, R, q) site estimates, aligned; center : (R, q) the last center, robust itself.
+    n_rows : (K, R) how many rows an estimate rests on.
+
+    Examples
+    --------
+    >>> theta = jnp.array([0.9, 1.0, -1.1, 4.5, 50.0])[:, None, None]
+    >>> trust(theta, jnp.ones((5, 1)), jnp.zeros((1, 1))).ravel().round(2).tolist()
+    [1.0, 1.0, 1.0, 0.6399999856948853, 0.0]
+    """
+    away, root = _row_norm(theta - center), jnp.sqrt(n_rows)
+    usual = jnp.maximum(jnp.median(away, axis=0), jnp.median(away * root, axis=0) / root)
+    # Where most sites agree exactly, any distance would be far: then all of them count.
+    return jnp.where(usual > 0, jnp.clip(2.0 - away / (FAR * jnp.where(usual > 0, usual, 1.0)), 0.0, 1.0), 1.0)
+
+
 def alternate_to_center(theta: Array, site_weight: Array, threshold: Array, *, sweeps: int) -> CenterSolution:
     r"""Solve the same problem by the paper's alternating optimization from zero deviations.
 

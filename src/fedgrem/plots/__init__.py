@@ -8,6 +8,7 @@ from fedgrem.plots.components import plot_centers, plot_weights
 from fedgrem.plots.distances import plot_distances, plot_thresholds
 from fedgrem.plots.figures import demo_figure, overview_figure
 from fedgrem.plots.gain import plot_errors, plot_gain
+from fedgrem.plots.penalty import plot_penalty
 from fedgrem.plots.rounds import plot_convergence, plot_likelihood
 from fedgrem.plots.rows import plot_rows
 from fedgrem.plots.sites import plot_sites
@@ -23,6 +24,7 @@ __all__ = [
     "plot_errors",
     "plot_gain",
     "plot_likelihood",
+    "plot_penalty",
     "plot_rows",
     "plot_sites",
     "plot_thresholds",

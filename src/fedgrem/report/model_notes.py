@@ -33,6 +33,14 @@ WORDS = {
     "of 0.1 per row means that a row is about 10% more probable.",
 }
 NOTES = {
+    "penalty": "Before the fit, every site cut its rows in two by chance. For each penalty, from every site alone to "
+    "one answer for all, the halves were fitted together with those of the other sites and judged on the rows they "
+    "had not seen. Sites sent how much better they were described than alone, and nothing else. The largest penalty "
+    "within a standard error of the best was taken.",
+    "penalty marks": "Thin lines are sites, orange ones those that were given their own fit back; the thick one is "
+    "their mean without the highest and lowest quarter, with its standard error against the best.",
+    "released": "Clearly worse off together than alone, by more than two standard errors, and therefore fitted alone:",
+    "nobody released": "No site was clearly worse off together than alone.",
     "means": "Each number is the typical value of a column within a component, in the column's own unit.",
     "coef": "Each number is how much the response rises with one unit of the column, within a component.",
     "params": "Each number is a parameter of a component.",

@@ -7,7 +7,15 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.plots import MOST_ROWS, plot_convergence, plot_gain, plot_likelihood, plot_sites, plot_thresholds
+from fedgrem.plots import (
+    MOST_ROWS,
+    plot_convergence,
+    plot_gain,
+    plot_likelihood,
+    plot_penalty,
+    plot_sites,
+    plot_thresholds,
+)
 from fedgrem.plots.axes import new_figure
 from fedgrem.report.gain import ALONE, Gains
 from fedgrem.report.model_notes import NOTES
@@ -98,6 +106,16 @@ def gain_section(
         if names:
             parts.append(f'<p class="note">Left out, {why}: {count(len(names), "site")} ({escape(listed(names))}).</p>')
     return parts if gains.settled else [*parts, f'<p class="note">{NOTES["gain not settled"]}</p>']
+
+
+def penalty_section(model: BaseFederatedMixture) -> list[str]:
+    """How the penalty was chosen, if it was."""
+    if not hasattr(model, "penalty_path_"):
+        return []
+    figure = _figure(lambda ax: plot_penalty(model, ax), 3.6, "Gain by penalty", "penalty marks")
+    alone = [str(name) for name in model.site_names_[model.fitted_alone_]]
+    told = f"<p>{NOTES['released']} {escape(listed(alone))}.</p>" if alone else f"<p>{NOTES['nobody released']}</p>"
+    return ["<h2>How strongly the sites were pulled together</h2>", f"<p>{NOTES['penalty']}</p>", figure, told]
 
 
 def row_section(drawn: str) -> list[str]:

@@ -92,7 +92,8 @@ def facts(model: BaseFederatedMixture, summary: Summary, origin: Origin | None, 
         "method": f"{name_of(model.algorithm)}. {ALGORITHM_WORDS.get(model.algorithm, '')}",
     }
     if model.algorithm == "fedgrem":
-        told["pull to the center"] = f"{summary.penalty:g} (0 fits each site alone, inf gives one answer for all)"
+        how = "chosen on held-out rows; " if hasattr(model, "penalty_path_") and model.penalty == "auto" else ""
+        told["pull to the center"] = f"{summary.penalty:g} ({how}0 fits each site alone, inf gives one answer for all)"
     told["rounds"] = f"{summary.n_rounds:,}, {'settled' if summary.converged else 'not settled'}"
     told["sent per site"] = _numbers_sent(model)
     if origin is not None:
@@ -104,9 +105,9 @@ def facts(model: BaseFederatedMixture, summary: Summary, origin: Origin | None, 
 
 def _way(model: BaseFederatedMixture) -> str:
     """Whether the fit pulled sites to the center, left them alone, or gave all the same components."""
-    if model.algorithm in ALONE or (model.algorithm == "fedgrem" and model.penalty == 0):
+    if model.algorithm in ALONE or (model.algorithm == "fedgrem" and model.penalty_ == 0):
         return "alone"
-    return "shared" if model.algorithm in SHARED or np.isinf(model.penalty) else "pulled"
+    return "shared" if model.algorithm in SHARED or np.isinf(model.penalty_) else "pulled"
 
 
 def _agreement(model: BaseFederatedMixture, summary: Summary) -> list[Line]:

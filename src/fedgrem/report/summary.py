@@ -177,7 +177,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         n_components=int(model.weights_.shape[1]),
         n_rounds=int(model.n_rounds_),
         converged=bool(model.converged_),
-        penalty=float(model.penalty),
+        penalty=float(model.penalty_),
         parameters=parameter_names(model),
         center=model.center_.tolist(),
         center_weights=model.center_weights_.tolist(),

@@ -16,7 +16,8 @@ from fedgrem.errors import FedGrEMError, SitesError
 from fedgrem.estimators.network import adopt, recipe_for
 from tests.engines.flare.studies import NAMES, rows_of
 
-OPTIONS = {"n_components": 2, "covariance": "identity", "n_init": 2, "max_rounds": 100, "tol": 0.0, "random_state": 3}
+OPTIONS = {"n_components": 2, "covariance": "identity", "penalty": 2.0, "n_init": 2, "max_rounds": 100, "tol": 0.0}
+OPTIONS |= {"random_state": 3}
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.engines.flare.studies import NAMES, AtHand, rows_of
 
 QUICK = Rules(min_sites=2, deadline=0.3, patience=0.0)
 POOLED = ("pooled-em", "pooled-grem")
-SMALL = {"n_components": 2, "n_init": 2, "max_rounds": 6, "tol": 0.0, "random_state": 5}
+SMALL = {"n_components": 2, "n_init": 2, "penalty": 2.0, "max_rounds": 6, "tol": 0.0, "random_state": 5}
 
 
 def gaussian(**options):
@@ -197,7 +197,7 @@ def test_what_the_center_remembers_of_each_site_is_told_from_what_is_common(name
     assert (found.n_rows, found.first_weights, found.center, found.penalty) == (True, True, False, False)
     expected = {"fedem-sa": {"control"}, "tgmm": {"number", "theta"}}
     own = {field for field, per_site in zip(getattr(found.extra, "_fields", ()), found.extra, strict=True) if per_site}
-    assert own == expected.get(name, set())
+    assert own == expected.get(name, {"pulled"} if name == "fedgrem" else set())
 
 
 @pytest.mark.parametrize("algorithm", ["fedgrem", "fedem-sa"])
@@ -331,6 +331,20 @@ def test_a_run_that_paused_before_round_1_begins_again_with_every_site(tmp_path)
     resumed = over_network(tmp_path, gaussian())
     assert resumed.result.site_names == NAMES
     assert_same(resumed, in_process(gaussian()))
+
+
+def test_a_chosen_penalty_is_the_in_process_one_and_survives_a_crash(tmp_path):
+    options = {"penalty": "auto", "max_rounds": 3}
+    expected = in_process(gaussian(**options))
+    finished = over_network(tmp_path, gaussian(**options))
+    model = assert_same(finished, expected)
+    assert model.penalty_ == expected.penalty_
+    np.testing.assert_allclose(model.penalty_path_["site_gain"], expected.penalty_path_["site_gain"], atol=1e-10)
+    cost = finished.result.cost
+    assert cost["exchanges"] == 1 + cost["start_exchanges"] + cost["penalty_exchanges"] + cost["rounds"]
+    saved = read_checkpoint(tmp_path / "run", recipe_for(gaussian(**options))).saved
+    assert saved.choice.penalty == expected.penalty_
+    np.testing.assert_array_equal(saved.choice.site_gain, model.penalty_path_["site_gain"])
 
 
 class CrashError(RuntimeError):

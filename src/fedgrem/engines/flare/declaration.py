@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.path import HALVES, PathRequest, ScoreRequest, hurried
 from fedgrem.algorithms.tasks import local_task
 from fedgrem.data.federation import Units
 from fedgrem.engines.flare.recipe import Recipe
@@ -23,7 +26,8 @@ CENSUS = "census"
 """The first task: a site says how many rows it has, and summarizes its columns."""
 START_TASKS = ("local_size", "local_start", "local_compare", "local_track")
 STEP = "local_step"
-TASKS = (CENSUS, *START_TASKS, STEP)
+PATH_STEP, PATH_SCORE = "path_step", "path_score"
+TASKS = (CENSUS, *START_TASKS, PATH_STEP, PATH_SCORE, STEP)
 NAME_BYTES = 64
 SOME_ROWS = 8
 """Rows of the made-up site that is traced; no shape of a message depends on it."""
@@ -33,7 +37,8 @@ class Order(NamedTuple):
     """What the center sends to one site: a site remembers its rows and nothing else."""
 
     sent: Any
-    """What the task is given: nothing, a :class:`~fedgrem.types.StartRequest` or :class:`~fedgrem.types.Broadcast`."""
+    """What the task is given: nothing, a :class:`~fedgrem.types.StartRequest`, a :class:`~fedgrem.types.Broadcast`, or
+    the requests of :mod:`fedgrem.algorithms.path`."""
     units: Units | None
     """The units of the fit; None leaves the rows as they are."""
     gaps: Any
@@ -101,6 +106,8 @@ class Declaration:
         sent: Any = ()
         if task == STEP:
             sent = self._step_request
+        elif task in (PATH_STEP, PATH_SCORE):
+            sent = self._path_request(task)
         elif task in START_TASKS:
             sent = self._start_request(task, held, 2 if n_candidates is None else n_candidates)
         return Order(sent, units, number_like(np.bool_, ()))
@@ -159,10 +166,23 @@ class Declaration:
             tried = jax.tree.map(lambda leaf: number_like(leaf.dtype, (count, *leaf.shape)), one)
         return StartRequest(number_like(np.uint32, (2,)), tried, self._float(()))
 
+    def _path_request(self, task: str) -> Any:
+        algorithm = self.recipe.build_algorithm()
+        if not self.recipe.compare or not isinstance(algorithm, FedGrEM):
+            raise MessageError("the recipe asks for no comparison of penalties.")
+        count = HALVES * len(self.recipe.plan(2, self.n_columns + self.recipe.intercept).path)
+        key = number_like(np.uint32, (2,))
+        one = self._params if task == PATH_SCORE else self._request_of(hurried(algorithm))
+        members = jax.tree.map(lambda leaf: number_like(leaf.dtype, (count, *leaf.shape)), one)
+        return ScoreRequest(key, members) if task == PATH_SCORE else PathRequest(key, members)
+
     @cached_property
     def _step_request(self) -> Broadcast:
+        return self._request_of(self.recipe.build_algorithm())
+
+    def _request_of(self, algorithm: Algorithm) -> Broadcast:
+        """What a site is sent in a round of this algorithm."""
         with precision(self.recipe.dtype):
-            algorithm = self.recipe.build_algorithm()
             two = jax.tree.map(lambda leaf: number_like(leaf.dtype, (2, *leaf.shape)), self._params)
             central = jax.eval_shape(algorithm.central_start, two, self._float((2,)))
             stacked = jax.eval_shape(algorithm.broadcast, central)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.path import PENALTIES
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.pooled import InOnePot
 from fedgrem.algorithms.registry import ALGORITHMS, ALONE, build_algorithm, steady_penalty
@@ -31,7 +32,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "noise": NOISES,
     "step_weights": ("current", "initial"),
     "penalty_scaling": ("fixed", "step"),
-    "center_solver": ("exact", "alternating"),
+    "penalty_rows": ("component", "site"),
+    "center_solver": ("redescending", "exact", "alternating"),
 }
 """Options that are words, and the words they may be; every other option is a number or a switch."""
 COUNTS = {"n_components": 1000, "n_init": 1000, "max_rounds": 1_000_000, "exchanges": 100, "tracks": 1000}
@@ -51,6 +53,12 @@ class Recipe:
     """Fields of :class:`~fedgrem.algorithms.start.StartPlan` other than ``n_components``."""
     penalty: float = 2.0
     penalty_decay: float = 0.1
+    compare: bool = False
+    """Whether penalties are compared on held-out rows before round 1."""
+    choose: bool = False
+    """Whether the best of them is taken, instead of ``penalty``."""
+    fallback: bool = False
+    """Whether sites that clearly lose in the comparison are fitted alone."""
     max_rounds: int = 1000
     tol: float = 1e-6
     seed: int = 0
@@ -77,12 +85,16 @@ class Recipe:
         """How the fit is run once the sites and the number of their columns, ones included, are known."""
         alone = self.algorithm in ALONE
         n_parameters = self.build_family().n_parameters(width)
+        path = PENALTIES if self.choose else (0.0, self.penalty)
         return Plan(
             start=self.start_plan,
             max_rounds=self.max_rounds,
             tol=self.tol,
             seed=self.seed,
             start_penalty=0.0 if alone else steady_penalty(self.penalty, self.penalty_decay, n_parameters, n_sites),
+            path=path if self.compare else (),
+            given_penalty=None if self.choose else self.penalty,
+            fallback=self.fallback,
         )
 
     def build_family(self) -> Family:

@@ -211,10 +211,11 @@ def _check_rows(federation: Federation, recipe: Recipe) -> None:
 
 def check_floor(reply: Any, floor: float) -> None:
     """Refuse to answer where a component holds fewer rows than the floor."""
-    params = getattr(reply, "params", None)
+    part = getattr(reply, "members", reply)  # fits to half of the rows each
+    params = getattr(part, "params", None)
     if floor <= 0 or params is None:
         return
-    held = float(np.min(params.weights) * reply.n_rows)
+    held = float(np.min(params.weights * np.asarray(part.n_rows)[..., None]))
     if held < floor:
         raise DeclinedError("floor", f"a component holds {held:.3g} rows, and the floor is {floor:g}.")
 

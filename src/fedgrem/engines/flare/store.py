@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedgrem.algorithms.path import Choice
 from fedgrem.algorithms.rounds import LoopState, Saved
 from fedgrem.algorithms.search import Starts
 from fedgrem.data.federation import Units
@@ -69,6 +70,7 @@ def write_checkpoint(folder: Path, recipe: Recipe, checkpoint: Checkpoint) -> No
         arrays |= {"starts/n_rows": saved.starts.n_rows, "starts/choice": saved.starts.choice}
         arrays |= {f"state/{name}": leaf for name, leaf in named_leaves(saved.state)}
         arrays |= {f"records/{name}": leaf for name, leaf in named_leaves(saved.records)}
+        arrays |= {} if saved.choice is None else {f"choice/{n}": leaf for n, leaf in saved.choice._asdict().items()}
     _write(folder / CHECKPOINT, about, arrays)
 
 
@@ -109,7 +111,12 @@ def _saved(recipe: Recipe, about: dict[str, Any], arrays: dict[str, NumpyArray])
     state: LoopState = jax.tree.unflatten(jax.tree.structure(like), leaves)
     kept: list[Any] = [arrays[f"records/{name}"] for name in RoundRecord._fields]
     starts = Starts(params, n_rows, arrays["starts/choice"], about["start_cost"])
-    return Saved(starts, state, RoundRecord(*kept))
+    return Saved(starts, state, RoundRecord(*kept), _choice(_under("choice", arrays)))
+
+
+def _choice(kept: dict[str, Any]) -> Choice | None:
+    numbers = {name: kept[name].item() for name in ("penalty", "exchanges", "numbers") if name in kept}
+    return Choice(**kept | numbers) if kept else None
 
 
 def write_result(folder: Path, finished: Finished) -> None:
@@ -118,8 +125,8 @@ def write_result(folder: Path, finished: Finished) -> None:
     for name, value in result._asdict().items():
         if isinstance(value, np.ndarray):
             arrays[f"result/{name}"] = value
-        elif name == "history":
-            arrays |= {f"history/{key}": np.asarray(kept) for key, kept in value.items()}
+        elif name in ("history", "path"):
+            arrays |= {f"{name}/{key}": np.asarray(kept) for key, kept in value.items()}
         else:
             plain[name] = value
     if finished.units is not None:
@@ -131,11 +138,16 @@ def read_result(folder: Path) -> Finished:
     """The result of a fit."""
     about, arrays = _read(folder / RESULT)
     plain: dict[str, Any] = about["result"]
-    history = {key.removeprefix("history/"): kept for key, kept in arrays.items() if key.startswith("history/")}
-    values = {key.removeprefix("result/"): kept for key, kept in arrays.items() if key.startswith("result/")}
-    plain |= {"site_names": tuple(plain["site_names"]), "unsettled": tuple(plain["unsettled"]), "history": history}
+    values = _under("result", arrays)
+    plain |= {"site_names": tuple(plain["site_names"]), "unsettled": tuple(plain["unsettled"])}
+    plain |= {"history": _under("history", arrays), "path": _under("path", arrays)}
     units = Units(arrays["units/location"], arrays["units/scale"]) if "units/location" in arrays else None
     return Finished(FitResult(**plain | values), units, about["about"])
+
+
+def _under(folder: str, arrays: dict[str, NumpyArray]) -> dict[str, NumpyArray]:
+    """The arrays whose names begin with ``folder/``, by the rest of them."""
+    return {name.removeprefix(f"{folder}/"): kept for name, kept in arrays.items() if name.startswith(f"{folder}/")}
 
 
 def _write(path: Path, about: dict[str, Any], arrays: dict[str, Any]) -> None:

@@ -43,8 +43,9 @@ def check_reply(
         raise MessageError(f"{who} now says that it has {size:g} rows, and said {n_rows:g} before.")
     if task == CENSUS and np.any(message.deviation < 0):
         raise MessageError(f"{who} sent a negative standard deviation.")
-    if hasattr(message, "params"):
-        _check_simplex(who, np.asarray(message.params.weights))
+    params = getattr(getattr(message, "members", message), "params", None)
+    if params is not None:
+        _check_simplex(who, np.asarray(params.weights))
     return message
 
 

@@ -1,0 +1,190 @@
+"""The choice of the penalty: halves, scores, the pick, and what a fit does with it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
+
+from fedgrem import FederatedGaussianMixture
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.path import PENALTIES, ScoreRequest, _half_of_row, path_score, pick
+from fedgrem.data.federation import Federation
+from fedgrem.data.simulate import simulate
+from fedgrem.errors import InputError
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.kernels.center import trust
+from fedgrem.types import Params, SiteData, Upload
+
+KEY = jnp.array([3, 4], dtype=jnp.uint32)
+PAPER = {"n_components": 5, "covariance": "identity", "random_state": 0}
+
+
+def site(rows, padding=0):
+    whole = Federation.from_sites(["a"], [rows]).sites[0].as_data()
+    return SiteData(*(jnp.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, padding)]) for leaf in whole[:3]))
+
+
+@pytest.fixture(scope="module")
+def alike():
+    return simulate("gmm", h=0.0, seed=1)
+
+
+@pytest.fixture(scope="module")
+def chosen(alike):
+    return FederatedGaussianMixture(**PAPER).fit(alike.rows)
+
+
+# -- at a site
+
+
+@given(n=st.integers(1, 40), padding=st.integers(0, 9))
+def test_halves_are_as_equal_as_can_be_and_padding_does_not_move_a_row(n, padding):
+    rows = np.random.default_rng(n).normal(size=(n, 2))
+    plain, padded = (np.asarray(_half_of_row(KEY, site(rows, more))) for more in (0, padding))
+    np.testing.assert_array_equal(plain, padded[:n])
+    assert abs((plain == 0).sum() - (plain == 1).sum()) <= 1
+
+
+def test_a_score_is_the_log_likelihood_by_the_fit_that_has_not_seen_the_row():
+    rows = np.random.default_rng(0).normal(size=(11, 2))
+    data, half = site(rows, 3), np.asarray(_half_of_row(KEY, site(rows)))
+    rows = np.asarray(site(rows).columns).T  # as the site keeps them: sorted
+    theta = np.random.default_rng(1).normal(size=(4, 2, 2))  # two penalties by two halves, two components each
+    weights = np.array([[0.3, 0.7], [0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
+    reply = path_score(Gaussian(), data, ScoreRequest(KEY, Params(jnp.asarray(weights), jnp.asarray(theta))))
+
+    def log_likelihood(member):
+        density = np.stack([multivariate_normal(mean, np.eye(2)).pdf(rows) for mean in theta[member]])
+        return np.log(weights[member] @ density)
+
+    unseen = [np.where(half == 0, log_likelihood(2 * m + 1), log_likelihood(2 * m)) for m in range(2)]
+    away = unseen[1] - unseen[0]
+    np.testing.assert_allclose(reply.gain, [0.0, away.mean()], atol=1e-12)
+    np.testing.assert_allclose(reply.error, [0.0, away.std() / np.sqrt(10)], atol=1e-12)
+    assert float(reply.n_rows) == 11
+
+
+# -- the pick
+
+
+def test_the_largest_penalty_within_a_standard_error_is_picked_and_infinity_is_not():
+    rise = np.array([0.0, 0.2, 0.3, 0.3, 0.3])
+    noise = 0.01 * np.random.default_rng(0).normal(size=(8, 5))
+    assert pick(rise + noise, (0, 1, 2, 4, np.inf))[0] == 3
+    assert pick(rise + noise - np.array([0, 0, 0, 0.2, 0.2]), (0, 1, 2, 4, np.inf))[0] == 2
+
+
+@given(worst=st.floats(-1e6, 1e6), place=st.integers(0, 4), hostile=st.integers(0, 2))
+def test_a_minority_of_sites_cannot_steer_the_pick(worst, place, hostile):
+    gain = np.array([0.0, 0.2, 0.4, 0.1, -0.3]) + 0.01 * np.random.default_rng(2).normal(size=(10, 5))
+    gain[:hostile, place] = worst
+    assert pick(gain, (0, 1, 2, 4, np.inf))[0] == 2
+
+
+def test_what_is_not_a_number_counts_against_a_penalty():
+    gain = np.tile([0.0, 0.2, 0.4], (6, 1)) + 0.01 * np.random.default_rng(2).normal(size=(6, 3))
+    gain[:, 2] = np.nan
+    assert pick(gain, (0.0, 1.0, 2.0))[0] == 1
+
+
+# -- the center
+
+
+def test_far_sites_do_not_move_the_center_however_large_the_penalty():
+    generator = np.random.default_rng(0)
+    theta = jnp.asarray(np.concatenate([generator.normal(size=(9, 1, 2)), 60.0 + np.zeros((1, 1, 2))]))
+    weights = jnp.ones((10, 1))
+    for penalty in (2.0, 50.0):
+        algorithm = FedGrEM(Gaussian(), penalty=penalty, center_solver="redescending")
+        begun = algorithm.central_start(Params(weights, theta), jnp.full(10, 9.0))
+        honest = FedGrEM(Gaussian(), penalty=penalty).central_start(Params(weights[:9], theta[:9]), jnp.full(9, 9.0))
+        honest = honest._replace(center=begun.center)
+        alone = replies(theta[:9])
+        with_all, _, _ = algorithm.central_step(begun, replies(theta))
+        without, _, _ = algorithm.central_step(honest, alone)
+        # lambda knows the number of sites, hence not equal to the last digit where it matters who is at the center
+        np.testing.assert_allclose(with_all.center, without.center, atol=0.05)
+    assert np.asarray(trust(theta, jnp.ones((10, 1)), begun.center))[-1] == 0.0
+
+
+def replies(theta):
+    ones = jnp.ones(theta.shape[:2])
+    return Upload(Params(ones, theta), ones, jnp.full(len(theta), 9.0), jnp.zeros(len(theta)))
+
+
+def test_rare_components_are_pulled_as_if_their_rows_were_all_there_is():
+    theta = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2, 3)))
+    weights = jnp.tile(jnp.array([0.1, 0.9]), (5, 1))
+    uploads = replies(theta)._replace(params=Params(weights, theta), n_rows=jnp.full(5, 100.0))
+    algorithm = FedGrEM(Gaussian(), penalty=0.5, penalty_rows="component")
+    after, _, _ = algorithm.central_step(algorithm.central_start(Params(weights, theta), uploads.n_rows), uploads)
+    for r, held in enumerate((20.0, 180.0)):  # twice the share of the rows: the same as one component of so many
+        one = replies(theta[:, r : r + 1])._replace(n_rows=jnp.full(5, held))
+        plain = FedGrEM(Gaussian(), penalty=0.5)
+        expected, _, _ = plain.central_step(plain.central_start(one.params, one.n_rows), one)
+        np.testing.assert_allclose(after.params.theta[:, r], expected.params.theta[:, 0], atol=1e-9)
+
+
+# -- the fit
+
+
+def test_alike_sites_are_pulled_strongly_and_beat_the_papers_penalty(alike, chosen):
+    honest = alike.honest
+    assert chosen.penalty_ >= 1.4
+    assert chosen.penalty_path_["penalties"].tolist() == list(PENALTIES)
+    assert np.all(chosen.site_gain_[honest] > 2 * chosen.site_gain_se_[honest])
+    fixed = FederatedGaussianMixture(**PAPER, penalty=2.0).fit(alike.rows)
+
+    def error(model):
+        away = np.linalg.norm(model.means_[honest][:, :, None] - alike.theta[honest][:, None], axis=-1)
+        return away.min(axis=2).max()
+
+    assert error(chosen) < 0.8 * error(fixed)
+    assert chosen.cost_["penalty_exchanges"] == 9
+    assert "penalty_exchanges" not in fixed.cost_
+    assert fixed.penalty_ == 2.0
+
+
+def test_sites_that_have_nothing_in_common_are_hardly_pulled():
+    generator = np.random.default_rng(0)
+    rows = {f"s{k}": 12 * generator.normal(size=(2, 1, 3)) + generator.normal(size=(2, 60, 3)) for k in range(5)}
+    model = FederatedGaussianMixture(2, covariance="identity", random_state=0)
+    model.fit({name: both.reshape(-1, 3) for name, both in rows.items()})
+    assert model.penalty_ <= 0.7
+
+
+def test_a_site_that_loses_clearly_is_given_its_own_fit_back(alike):
+    generator = np.random.default_rng(5)
+    rows = {name: alike.rows[name] for name in list(alike.rows)[:6]}
+    rows["odd"] = np.tile(alike.theta[0] + 0.9, (40, 1)) + generator.normal(size=(200, 10))
+    options = PAPER | {"penalty": 4.0}
+    pulled = FederatedGaussianMixture(**options).fit(rows)
+    released = FederatedGaussianMixture(**options, fallback="local").fit(rows)
+    alone = FederatedGaussianMixture(**options | {"penalty": 0.0}).fit(rows)
+    assert released.fitted_alone_.tolist() == [False] * 6 + [True]
+    assert released.penalty_path_["penalties"].tolist() == [0.0, 4.0]
+    np.testing.assert_allclose(np.sort(released.means_[6], axis=0), np.sort(alone.means_[6], axis=0), atol=1e-3)
+    assert np.abs(pulled.means_[6] - released.means_[6]).max() > 0.3
+    assert not hasattr(pulled, "fitted_alone_")
+
+
+def test_one_site_has_nothing_to_choose():
+    rows = np.random.default_rng(0).normal(size=(30, 2))
+    model = FederatedGaussianMixture(1, random_state=0).fit(rows)
+    assert model.penalty_ == 2.0
+    assert not hasattr(model, "penalty_path_")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fallback": "none"}, r"fallback must be one of 'auto', 'local'; got 'none'"),
+        ({"penalty_rows": "all"}, r"penalty_rows must be one of 'auto', 'component', 'site'; got 'all'"),
+        ({"penalty": -1.0}, r"penalty must be in \[0, inf\], got -1.0"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        FederatedGaussianMixture(2, **options).fit(np.zeros((9, 2)))
