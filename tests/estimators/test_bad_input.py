@@ -169,7 +169,7 @@ def test_a_site_column_that_is_not_there_is_refused_with_the_columns_that_are():
         ({"max_rounds": 0}, InputError, "max_rounds must be >= 1"),
         ({"n_init": True}, InputTypeError, "n_init must be an integer"),
         ({"algorithm": "fedavg"}, InputError, "algorithm must be one of 'fedgrem'.*got 'fedavg'"),
-        ({"center_solver": "newton"}, InputError, "center_solver must be one of 'exact', 'alternating'"),
+        ({"center_solver": "newton"}, InputError, "center_solver must be one of 'auto', 'redescending', 'exact'"),
         ({"step_weights": None}, InputError, "step_weights must be one of 'current', 'initial'"),
         ({"dtype": "float16"}, InputError, "dtype must be one of"),
     ],

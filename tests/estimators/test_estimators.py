@@ -57,7 +57,7 @@ def test_the_center_is_solved_to_tolerance_in_every_round(model):
 
 
 def test_lambda_follows_the_recursion(model):
-    step = 2.0 * np.sqrt(10 + np.log(10))
+    step = model.penalty_ * np.sqrt(10 + np.log(10))
     expected = [0.1 + step]
     for _ in range(model.n_rounds_ - 1):
         expected.append(0.1 * expected[-1] + step)
@@ -103,6 +103,7 @@ def test_rows_of_weight_two_count_as_two_rows(simulation):
     few = {name: rows[:60] for name, rows in list(simulation.rows.items())[:3]}
     twice = {name: np.concatenate([rows, rows]) for name, rows in few.items()}
     options = {"n_components": 3, "covariance": "identity", "random_state": 0, "max_rounds": 30, "tol": 0.0}
+    options["penalty"] = 2.0  # chosen on halves, it would depend on who is in which
     weighted = FederatedGaussianMixture(**options).fit(few, sample_weight={name: np.full(60, 2.0) for name in few})
     repeated = FederatedGaussianMixture(**options).fit(twice)
     np.testing.assert_allclose(weighted.means_, repeated.means_, rtol=1e-9, atol=1e-9)

@@ -25,6 +25,7 @@ def made_up(n_sites=5, n_features=3, n_components=2, *, cls=FederatedGaussianMix
     model.at_center_ = model.site_distance_ == 0.0
     model.n_rows_ = np.full(n_sites, 100.0)
     model.n_rounds_, model.converged_ = n_rounds, True
+    model.penalty_ = 2.0 if model.penalty == "auto" else model.penalty
     model.unsettled_sites_ = np.array([], dtype=str)
     model.cost_ = {"numbers_per_round": n_sites * n_components * (n_features + 1)}
     falling = 10.0 ** -np.arange(float(n_rounds))
