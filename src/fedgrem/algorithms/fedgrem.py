@@ -34,6 +34,8 @@ class Notebook(NamedTuple):
     """() rounds so far."""
     penalty: Array
     """() C, which may be chosen after the sites have started."""
+    covariance_penalty: Array
+    """() C for the noise, likewise."""
     pulled: Array
     """(K,) False for sites that are to keep their own answer and have no part in the center."""
     reference: Array | None
@@ -129,16 +131,18 @@ class FedGrEM:
         penalty = jnp.asarray(self.penalty_start, dtype=params.theta.dtype)
         center = jnp.median(params.theta, axis=0)
         middle = middle_spread(params)
-        constant = jnp.asarray(self.penalty, dtype=params.theta.dtype)
-        notebook = Notebook(jnp.asarray(0), constant, jnp.ones(len(n_rows), dtype=bool), middle)
+        noise = self.penalty if self.covariance_penalty is None else self.covariance_penalty
+        mine, its = (jnp.asarray(c, dtype=params.theta.dtype) for c in (self.penalty, noise))
+        notebook = Notebook(jnp.asarray(0), mine, its, jnp.ones(len(n_rows), dtype=bool), middle)
         if self.memory:
             notebook = notebook._replace(trail=new_trail(center, self.memory), held=(params, center, middle))
         return Central(params, center, n_rows, params.weights, penalty, notebook, middle)
 
-    def with_penalty(self, central: Central, penalty: float, pulled: Array) -> Central:
-        """The same start with another C, and with sites ``(K,)`` that are not to be pulled at all."""
-        constant = jnp.asarray(penalty, dtype=central.penalty.dtype)
-        return central._replace(extra=central.extra._replace(penalty=constant, pulled=pulled))
+    def with_penalties(self, central: Central, penalty: float, covariance_penalty: float, pulled: Array) -> Central:
+        """The same start with other constants, and with sites ``(K,)`` that are not to be pulled at all."""
+        mine, its = (jnp.asarray(c, dtype=central.penalty.dtype) for c in (penalty, covariance_penalty))
+        notebook = central.extra._replace(penalty=mine, covariance_penalty=its, pulled=pulled)
+        return central._replace(extra=notebook)
 
     def broadcast(self, central: Central) -> Broadcast:
         """Each site gets its own parameters back; and what pulls on them, if it is to take several steps."""
@@ -241,7 +245,7 @@ class FedGrEM:
         chart = central.extra.reference
         away = self.family.relative_spread(spread, chart, n_features)
         n_sites, count, size = away.shape
-        constant = central.extra.penalty if self.covariance_penalty is None else self.covariance_penalty
+        constant = central.extra.covariance_penalty
         penalty = jnp.where(constant == 0, 0.0, constant * jnp.sqrt(size + jnp.log(n_sites)))
         # A noise that all components share rests on all rows of a site.
         share = self._share(uploads) if count > 1 else jnp.ones((n_sites, 1), dtype=away.dtype)

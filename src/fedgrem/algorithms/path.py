@@ -1,12 +1,14 @@
 """The choice of the penalty: a path of fits from "each alone" to "one for all", judged on rows they have not seen.
 
-Every site cuts its rows in two by chance. For each penalty of the path two fits are played, each on one half of every
-site, all in the same messages; then each site says how much better each penalty describes its rows, by the fit that has
-not seen them, than fitting alone does. The center puts these gains together, robustly, and picks.
+Every site cuts its rows in two by chance (or, where rows are few, in four). For each penalty of the path two fits are
+played, each without one of the first two parts of every site, all in the same messages; then each site says how much
+better each penalty describes these rows, by the fit that has not seen them, than fitting alone does. The center puts
+these gains together, robustly, and picks.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,22 +25,33 @@ from fedgrem.types import Array, Broadcast, Central, NumpyArray, Params, SiteDat
 
 PENALTIES = (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, np.inf)
 """The path. It begins with fitting alone, which all others are compared with."""
-HALVES = 2
+NOISE_PENALTIES = (0.0, 0.0, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0, np.inf)
+"""The path of the noise, as long as the other; it too begins with fitting alone."""
+MEANWHILE = 1.0
+"""The penalty of everything else while that of the noise is chosen."""
+TWO = 2
+"""Fits for each penalty, and parts that are held out."""
 ROUNDS, LOCAL_STEPS, MEMORY = 8, 10, 5
 """Of every fit on the path: enough to tell penalties apart, and not to settle the last digits."""
+NOISE_ROUNDS = 4
+"""Of the path of the noise, which is found sooner."""
 TRIMMED = 0.25
 """Share of the sites left out at either end when gains are put together: what a minority sends does not matter."""
 CLEAR = 2.0
 """Standard errors below zero at which a site loses clearly by being pulled."""
-LARGEST_GAIN = 1e6
-"""Per row; stands for infinity, which a message may not hold."""
+MOST_PER_ROW = 5.0
+"""Of log-likelihood that one row can speak for or against a penalty: a row far from everything must not decide."""
+ENOUGH = 20.0
+"""Rows per component of the middle site with which half of them are enough to fit."""
 
 
 class PathRequest(NamedTuple):
     """What a site is sent in a round of the path."""
 
     key: Array
-    """(2,) from which it derives who is in which half."""
+    """(2,) from which it derives who is in which part."""
+    parts: Array
+    """() how many parts there are."""
     members: Broadcast
     """(B, ...) to each of the B = M * 2 fits what the algorithm itself would send; halves within penalties."""
 
@@ -49,7 +62,7 @@ class PathReply(NamedTuple):
     members: Upload
     """(B, ...)"""
     n_rows: Array
-    """() the total row weight of both halves."""
+    """() the total row weight."""
 
 
 class ScoreRequest(NamedTuple):
@@ -57,6 +70,8 @@ class ScoreRequest(NamedTuple):
 
     key: Array
     """(2,) as in the rounds."""
+    parts: Array
+    """() as in the rounds."""
     members: Params
     """(B, ...)"""
 
@@ -76,6 +91,8 @@ class Choice(NamedTuple):
     """What came of it: NumPy arrays only, to be kept with a fit."""
 
     penalty: float
+    covariance_penalty: float
+    """Of the noise; chosen if it is estimated and was not given."""
     penalties: NumpyArray
     """(M,) the path."""
     gain: NumpyArray
@@ -86,6 +103,12 @@ class Choice(NamedTuple):
     """(K, M)"""
     site_error: NumpyArray
     """(K, M)"""
+    noise_penalties: NumpyArray
+    """(M,) the path of the noise; empty if there was none."""
+    noise_gain: NumpyArray
+    """(M,)"""
+    noise_error: NumpyArray
+    """(M,)"""
     exchanges: int
     numbers: int
     """Sent and received in them."""
@@ -110,46 +133,48 @@ class Choice(NamedTuple):
 
 
 def path_step(algorithm: FedGrEM, data: SiteData, request: PathRequest) -> PathReply:
-    """The algorithm's own local step for every fit of the path, each on its half of the rows."""
-    half_of_row, playing = _half_of_row(request.key, data), hurried(algorithm)
+    """The algorithm's own local step for every fit of the path, each on the rows that it may see."""
+    part_of_row, playing = _part_of_row(request, data), hurried(algorithm)
 
     def one(member: tuple[Array, Broadcast]) -> Upload:
-        half, mail = member
-        return playing.local_step(data._replace(row_weight=data.row_weight * (half_of_row == half)), mail)
+        held_out, mail = member
+        return playing.local_step(data._replace(row_weight=data.row_weight * (part_of_row != held_out)), mail)
 
     count = request.members.params.weights.shape[0]
-    halves = jnp.arange(count) % HALVES
     # Penalty by penalty: all of them at once would leave the processor's cache.
-    members: Upload = jax.lax.map(one, (halves, request.members), batch_size=HALVES)
+    members: Upload = jax.lax.map(one, (jnp.arange(count) % TWO, request.members), batch_size=TWO)
     return PathReply(members, data.row_weight.sum())
 
 
 def path_score(family: Family, data: SiteData, request: ScoreRequest) -> ScoreReply:
     """Every row judged by the fits that have not seen it: what each penalty gains over the first, per row."""
-    half_of_row = _half_of_row(request.key, data)
+    part_of_row = _part_of_row(request, data)
 
     def held_out(halves: Params) -> Array:
         def log_likelihood(params: Params) -> Array:
             return row_posterior(family.log_density(data, params.theta, params.spread), params.weights)[1]
 
         first, second = jax.vmap(log_likelihood)(halves)
-        return jnp.where(half_of_row == 0, second, first)
+        return jnp.where(part_of_row == 0, first, second)
 
-    pairs = jax.tree.map(lambda leaf: leaf.reshape(-1, HALVES, *leaf.shape[1:]), request.members)
+    pairs = jax.tree.map(lambda leaf: leaf.reshape(-1, TWO, *leaf.shape[1:]), request.members)
     per_row = jax.lax.map(held_out, pairs)
-    n_rows = data.row_weight.sum()
-    share = data.row_weight / n_rows
-    away = jnp.where(data.row_weight > 0, per_row - per_row[:1], 0.0)
-    away = jnp.clip(jnp.nan_to_num(away), -LARGEST_GAIN, LARGEST_GAIN)
+    weight = data.row_weight * (part_of_row < TWO)
+    n_judged = weight.sum()
+    share = weight / jnp.maximum(n_judged, 1e-300)
+    # Against the middle of the path, and bounded: alone, a site of few rows may fit so badly that all else looks equal.
+    away = jnp.where(weight > 0, per_row - per_row[len(per_row) // 2], 0.0)
+    away = jnp.clip(jnp.nan_to_num(away, nan=-MOST_PER_ROW), -MOST_PER_ROW, MOST_PER_ROW)
+    away = away - away[:1]
     gain = away @ share
     variance = (away - gain[:, None]) ** 2 @ share
-    return ScoreReply(gain, jnp.sqrt(variance / jnp.maximum(n_rows - 1.0, 1.0)), n_rows)
+    return ScoreReply(gain, jnp.sqrt(variance / jnp.maximum(n_judged - 1.0, 1.0)), data.row_weight.sum())
 
 
-def _half_of_row(key: Array, data: SiteData) -> Array:
-    """(n,) 0 or 1, as many of each as can be; rows added as padding come last and do not change it."""
-    draws = jnp.where(data.row_weight > 0, uniforms(key, data.row_weight.shape, jnp.float32), 2.0)
-    return jnp.argsort(jnp.argsort(draws)) % HALVES
+def _part_of_row(request: PathRequest | ScoreRequest, data: SiteData) -> Array:
+    """(n,) 0, 1, ..., as many of each as can be; rows added as padding come last and do not change it."""
+    draws = jnp.where(data.row_weight > 0, uniforms(request.key, data.row_weight.shape, jnp.float32), 2.0)
+    return jnp.argsort(jnp.argsort(draws)) % request.parts
 
 
 def hurried(algorithm: FedGrEM) -> FedGrEM:
@@ -172,26 +197,79 @@ def choose_penalty(
 ) -> Choice:
     """Play the path from aligned starts ``(K, ...)`` and pick; ``tell`` is called with the number of each round.
 
-    With a penalty ``given``, the path only tells what the sites gain by it.
+    Where the noise is estimated and its penalty not given, that is chosen first, on a path of its own: far more numbers
+    are shrunk there than in a component's mean, and what is good for one is not good for the other. With a penalty
+    ``given``, the path only tells what the sites gain by it.
     """
-    playing = hurried(algorithm)
-    along = jnp.repeat(jnp.asarray(penalties, dtype=params.theta.dtype), HALVES)
-    keys = jnp.asarray(np.stack([derive_key(seed, name, "halves") for name in engine.site_names]))
-    held = _begin(playing, along, params, n_rows)
-    numbers = 0
-    for number in range(1, ROUNDS + 1):
-        tell(number)
-        request = PathRequest(keys, _mail(playing, held))
-        reply: PathReply = engine.ask("path_step", request)
-        held = _advance(playing, held, reply.members)
-        numbers += _count((request, reply))
-    score = ScoreRequest(keys, _sites_first(held.params))
-    judged: ScoreReply = engine.ask("path_score", score)
-    numbers += _count((score, judged))
-    gain, error = np.asarray(judged.gain, dtype=float), np.asarray(judged.error, dtype=float)
-    place, common, behind = pick(gain, penalties)
+    keys = jnp.asarray(np.stack([derive_key(seed, name, "parts") for name in engine.site_names]))
+    enough = float(np.median(n_rows)) >= ENOUGH * params.weights.shape[1]
+    parts = jnp.full(len(n_rows), TWO if enough else 2 * TWO, dtype=jnp.int32)
+    walk = partial(_walk, hurried(algorithm), engine, params, n_rows, (keys, parts))
+    fixed = algorithm.covariance_penalty
+    nothing, exchanges, numbers, said = np.zeros(0), 0, 0, 0
+    noise, noise_gain, noise_error = nothing, nothing, nothing
+    if params.spread is not None and fixed is None and given is None:
+        others = (0.0, *(MEANWHILE,) * (len(NOISE_PENALTIES) - 1))
+        trip = walk(others, NOISE_PENALTIES, NOISE_ROUNDS, tell)
+        place, noise_gain, noise_error = pick(trip.gain, NOISE_PENALTIES)
+        noise, fixed = np.array(NOISE_PENALTIES), NOISE_PENALTIES[place]
+        exchanges, numbers, said = trip.exchanges, trip.numbers, NOISE_ROUNDS
+    along_noise = penalties if fixed is None else (0.0, *(float(fixed),) * (len(penalties) - 1))
+    trip = walk(penalties, along_noise, ROUNDS, lambda number: tell(said + number))
+    place, gain, error = pick(trip.gain, penalties)
     penalty = float(penalties[place]) if given is None else given
-    return Choice(penalty, np.array(penalties), common, behind, gain, error, exchanges=ROUNDS + 1, numbers=numbers)
+    return Choice(
+        penalty=penalty,
+        covariance_penalty=penalty if fixed is None else float(fixed),
+        penalties=np.array(penalties),
+        gain=gain,
+        error=error,
+        site_gain=trip.gain,
+        site_error=trip.error,
+        noise_penalties=noise,
+        noise_gain=noise_gain,
+        noise_error=noise_error,
+        exchanges=exchanges + trip.exchanges,
+        numbers=numbers + trip.numbers,
+    )
+
+
+class _Trip(NamedTuple):
+    """What the sites said of one path."""
+
+    gain: NumpyArray
+    """(K, M)"""
+    error: NumpyArray
+    """(K, M)"""
+    exchanges: int
+    numbers: int
+
+
+def _walk(
+    algorithm: FedGrEM,
+    engine: Engine,
+    params: Params,
+    n_rows: Array,
+    cut: tuple[Array, Array],
+    penalties: tuple[float, ...],
+    noise: tuple[float, ...],
+    rounds: int,
+    tell: Callable[[int], None],
+) -> _Trip:
+    """Play the fits of a path and let the sites judge them."""
+    along, along_noise = (jnp.repeat(jnp.asarray(c, dtype=params.theta.dtype), TWO) for c in (penalties, noise))
+    held = _begin(algorithm, along, along_noise, params, n_rows)
+    numbers = 0
+    for number in range(1, rounds + 1):
+        tell(number)
+        request = PathRequest(*cut, _mail(algorithm, held))
+        reply: PathReply = engine.ask("path_step", request)
+        held = _advance(algorithm, held, reply.members)
+        numbers += _count((request, reply))
+    score = ScoreRequest(*cut, _sites_first(held.params))
+    judged: ScoreReply = engine.ask("path_score", score)
+    gain, error = (np.asarray(told, dtype=float) for told in (judged.gain, judged.error))
+    return _Trip(gain, error, rounds + 1, numbers + _count((score, judged)))
 
 
 def pick(gain: NumpyArray, penalties: tuple[float, ...] = PENALTIES) -> tuple[int, NumpyArray, NumpyArray]:
@@ -212,7 +290,8 @@ def pick(gain: NumpyArray, penalties: tuple[float, ...] = PENALTIES) -> tuple[in
     >>> pick(gain, (0.0, 1.0, 2.0))[0]
     2
     """
-    gain = np.nan_to_num(gain, nan=-LARGEST_GAIN, posinf=LARGEST_GAIN, neginf=-LARGEST_GAIN)
+    worst = 2.0 * MOST_PER_ROW
+    gain = np.clip(np.nan_to_num(gain, nan=-worst, posinf=worst, neginf=-worst), -worst, worst)
     n_sites = len(gain)
     cut = int(TRIMMED * n_sites)
     common = _trimmed(gain, cut)
@@ -231,9 +310,13 @@ def _trimmed(values: NumpyArray, cut: int) -> NumpyArray:
 
 
 @jax.jit
-def _begin(algorithm: FedGrEM, along: Array, params: Params, n_rows: Array) -> Central:
+def _begin(algorithm: FedGrEM, along: Array, along_noise: Array, params: Params, n_rows: Array) -> Central:
     """What the center holds for every fit of the path, stacked ``(B, ...)``."""
-    begun: Central = jax.vmap(lambda penalty: replace(algorithm, penalty=penalty).central_start(params, n_rows))(along)
+
+    def one(penalty: Array, noise: Array) -> Central:
+        return replace(algorithm, penalty=penalty, covariance_penalty=noise).central_start(params, n_rows)
+
+    begun: Central = jax.vmap(one)(along, along_noise)
     return begun
 
 

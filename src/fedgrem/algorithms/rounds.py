@@ -121,7 +121,7 @@ def run(
         choice = _choose(algorithm, engine, plan, starts, tell)
         if choice is not None and isinstance(algorithm, FedGrEM):
             pulled = jnp.asarray(~choice.losers()) if plan.fallback else central.extra.pulled
-            central = algorithm.with_penalty(central, choice.penalty, pulled)
+            central = algorithm.with_penalties(central, choice.penalty, choice.covariance_penalty, pulled)
         state = LoopState(central, count, count, jnp.asarray(False))
     else:
         starts, state, choice = resume.starts, resume.state, resume.choice

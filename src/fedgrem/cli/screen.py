@@ -21,7 +21,7 @@ STAGES = {
     "sizes": "every site reports its size",
     "joint starts": "sites improve joint starts",
     "exchange": "sites compare starts",
-    "penalties": "sites try penalties on half of their rows",
+    "penalties": "sites try penalties on a part of their rows",
     "rounds": "rounds",
 }
 

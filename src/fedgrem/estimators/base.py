@@ -282,7 +282,9 @@ class BaseFederatedMixture(BaseEstimator):
         self.penalty_ = float(path["penalty"]) if path else self._first_penalty()
         if not path:
             return
-        self.penalty_path_ = {name: path[name] for name in ("penalties", "gain", "error", "site_gain", "site_error")}
+        told = ("penalties", "gain", "error", "site_gain", "site_error", "noise_penalties", "noise_gain", "noise_error")
+        self.penalty_path_ = {name: path[name] for name in told}
+        self.covariance_penalty_ = float(path["covariance_penalty"])
         place = int(np.flatnonzero(path["penalties"] == path["penalty"])[0])
         self.site_gain_, self.site_gain_se_ = path["site_gain"][:, place], path["site_error"][:, place]
         self.fitted_alone_ = path["released"]

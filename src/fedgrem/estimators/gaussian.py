@@ -33,7 +33,7 @@ class FederatedGaussianMixture(FederatedDensity):
         One matrix for all components of a site; one for each; variances only, per column or one for all; or none.
         Covariances are shrunk to a common one like the means, each site's as a whole.
     covariance_penalty : float, default=None
-        C for the covariances; None takes ``penalty``.
+        C for the covariances; None takes ``penalty``, and chooses it with ``penalty="auto"``.
     standardize : bool or "auto", default="auto"
         Fit in columns centered and scaled by the medians of the sites' means and deviations; "auto" does, except with
         ``covariance="identity"``.
@@ -47,8 +47,8 @@ class FederatedGaussianMixture(FederatedDensity):
         How the sites work together.
     penalty : float or "auto", default="auto"
         C: how strongly sites are pulled together. 0 fits each site alone; infinity gives one common answer. "auto"
-        compares ten penalties between the two on held-out rows, half of each site's at a time, in nine exchanges more,
-        and takes the largest finite one within a standard error of the best. 2.0 is the paper's.
+        compares ten penalties between the two on held-out rows, in nine exchanges more, and takes the largest finite
+        one within a standard error of the best; ``covariance_penalty`` likewise, in five. 2.0 is the paper's.
     fallback : {"auto", "local", None}, default="auto"
         With "local", a site that clearly loses by being pulled, in that comparison, keeps its own fit and has no part
         in the center. "auto" does with ``penalty="auto"``; None never.
@@ -98,8 +98,10 @@ class FederatedGaussianMixture(FederatedDensity):
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
     penalty_ : C, as it was given or chosen
     penalty_path_ : dict, how it was chosen: ``penalties`` (M,), ``gain`` and ``error`` (M,) per held-out row over
-        fitting alone, trimmed over the sites, and ``site_gain``, ``site_error`` (K, M)
-    site_gain_, site_gain_se_ : (K,) each site's gain at ``penalty_``, by fits to half of its rows
+        fitting alone, trimmed over the sites, and ``site_gain``, ``site_error`` (K, M); ``noise_penalties``,
+        ``noise_gain`` and ``noise_error`` (M,) of the covariances
+    covariance_penalty_ : C for the covariances, if penalties were compared
+    site_gain_, site_gain_se_ : (K,) each site's gain at ``penalty_``, by fits to a part of its rows
     fitted_alone_ : (K,) which sites got their own fit back
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 

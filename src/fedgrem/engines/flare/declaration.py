@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.fedgrem import FedGrEM
-from fedgrem.algorithms.path import HALVES, PathRequest, ScoreRequest, hurried
+from fedgrem.algorithms.path import TWO, PathRequest, ScoreRequest, hurried
 from fedgrem.algorithms.tasks import local_task
 from fedgrem.data.federation import Units
 from fedgrem.engines.flare.recipe import Recipe
@@ -170,11 +170,11 @@ class Declaration:
         algorithm = self.recipe.build_algorithm()
         if not self.recipe.compare or not isinstance(algorithm, FedGrEM):
             raise MessageError("the recipe asks for no comparison of penalties.")
-        count = HALVES * len(self.recipe.plan(2, self.n_columns + self.recipe.intercept).path)
-        key = number_like(np.uint32, (2,))
+        count = TWO * len(self.recipe.plan(2, self.n_columns + self.recipe.intercept).path)
+        cut = number_like(np.uint32, (2,)), number_like(np.int32, ())
         one = self._params if task == PATH_SCORE else self._request_of(hurried(algorithm))
         members = jax.tree.map(lambda leaf: number_like(leaf.dtype, (count, *leaf.shape)), one)
-        return ScoreRequest(key, members) if task == PATH_SCORE else PathRequest(key, members)
+        return ScoreRequest(*cut, members) if task == PATH_SCORE else PathRequest(*cut, members)
 
     @cached_property
     def _step_request(self) -> Broadcast:

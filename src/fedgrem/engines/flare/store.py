@@ -115,8 +115,7 @@ def _saved(recipe: Recipe, about: dict[str, Any], arrays: dict[str, NumpyArray])
 
 
 def _choice(kept: dict[str, Any]) -> Choice | None:
-    numbers = {name: kept[name].item() for name in ("penalty", "exchanges", "numbers") if name in kept}
-    return Choice(**kept | numbers) if kept else None
+    return Choice(**{name: value if value.ndim else value.item() for name, value in kept.items()}) if kept else None
 
 
 def write_result(folder: Path, finished: Finished) -> None:
