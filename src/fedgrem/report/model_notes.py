@@ -33,7 +33,7 @@ WORDS = {
     "of 0.1 per row means that a row is about 10% more probable.",
 }
 NOTES = {
-    "penalty": "Before the fit, every site held some of its rows back, by chance. For each penalty, from every site alone "
+    "penalty": "Before the fit, every site held some of its rows back. For each penalty, from every site alone "
     "to one answer for all, the others were fitted together with those of the other sites and judged on the rows they "
     "had not seen. Sites sent how much better they were described than alone, and nothing else. The largest penalty "
     "within a standard error of the best was taken.",
