@@ -18,6 +18,8 @@ class Plan(NamedTuple):
     align: bool = True
     start_penalty: float = 0.0
     """lambda by which sites weigh a distance from the common start when they choose among starts."""
+    score: bool = False
+    """Whether sites are asked, after the last round, how well the final parameters explain their rows."""
 
 
 class Progress(NamedTuple):

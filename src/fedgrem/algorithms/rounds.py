@@ -17,6 +17,7 @@ from fedgrem.types import (
     NumpyArray,
     Params,
     RoundRecord,
+    Score,
     Upload,
 )
 
@@ -129,7 +130,12 @@ def run(
     cost["rounds"] = played
     cost["numbers_per_round"] = count_numbers(state.central.params)
     distance = np.array(distances(algorithm, state.central))
-    return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance)
+    result = _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance)
+    if not plan.score:
+        return result
+    tell(Progress("score", played, plan.max_rounds, float("nan")))
+    score: Score = engine.ask("local_score", state.central.params)
+    return result._replace(log_likelihood=np.array(score.log_likelihood), entropy=np.array(score.entropy))
 
 
 def _joined(records: list[RoundRecord]) -> RoundRecord:

@@ -25,8 +25,8 @@ class FederatedMixture(FederatedDensity):
     draw_start : callable ``(key, rows) -> theta_r``
         A start ``(q,)`` for one component from a few random rows ``(start_rows, p)`` of a site; ``key`` is a
         ``jax.random`` key, for starts that need noise of their own.
-    n_components : int, default=1
-        R, the same at every site.
+    n_components : int, range or list of int, or "auto", default=1
+        R, the same at every site, or several to choose from.
     draw_row : callable ``(generator, theta_r) -> row``, optional
         One random row ``(p,)`` of a component, with a NumPy ``Generator``; only :meth:`sample` needs it.
     start_rows : int, default=5
@@ -34,7 +34,7 @@ class FederatedMixture(FederatedDensity):
     params_init : array of shape (K, R, q), optional
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
     algorithm, penalty, penalty_decay, step_size, step_weights, penalty_scaling, center_solver, center_sweeps : options
-    local_steps, acceleration, max_rounds, tol, n_init, align, alignment, dtype, random_state : options
+    criterion, local_steps, acceleration, max_rounds, tol, n_init, align, alignment, dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -43,6 +43,7 @@ class FederatedMixture(FederatedDensity):
     weights_, params_ : (K, R), (K, R, q)
     center_, center_weights_ : (R, q) the common center, and the median weights that go with it, (R,)
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
+    n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
     Examples
@@ -75,9 +76,10 @@ class FederatedMixture(FederatedDensity):
         self,
         log_density: Callable[..., Any] | None = None,
         draw_start: Callable[..., Any] | None = None,
-        n_components: int = 1,
+        n_components: Any = 1,
         *,
         draw_row: Callable[..., Any] | None = None,
+        criterion: str = "bic",
         algorithm: str = "fedgrem",
         penalty: float = 2.0,
         penalty_decay: float = 0.1,

@@ -59,6 +59,8 @@ class Recipe:
     intercept: bool = False
     missing: bool = False
     """Whether cells may be empty."""
+    score: bool = False
+    """Whether sites are asked at the end how well the fit explains their rows."""
     dtype: Precision = "float64"
     columns: tuple[str, ...] | None = None
     """Column names, in order, that a site compares with its own; None asks for no names."""
@@ -83,6 +85,7 @@ class Recipe:
             tol=self.tol,
             seed=self.seed,
             start_penalty=0.0 if alone else steady_penalty(self.penalty, self.penalty_decay, n_parameters, n_sites),
+            score=self.score,
         )
 
     def build_family(self) -> Family:
