@@ -27,7 +27,7 @@ from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.scoring import FittedParams, row_scores
-from fedgrem.estimators.selection import check_components, choose, fewest, is_fixed
+from fedgrem.estimators.selection import Search, check_components, choose, fewest, is_fixed
 from fedgrem.families.base import Family
 from fedgrem.kernels.precision import numpy_dtype, precision
 from fedgrem.types import FitResult, NumpyArray, Params
@@ -100,18 +100,18 @@ class BaseFederatedMixture(BaseEstimator):
         table, federation = self._validate_federation(X, y, sites, sample_weight, family)
         with precision(self.dtype):
             self._check_family(family, federation.n_features)
-            chosen, curve, exchanges = self, None, 0
+            chosen, search = self, None
             if not is_fixed(self.n_components):
 
                 def fitted(one: Self, tell: Callable[[Progress], None]) -> Tally:
                     return one._tally(*one._run(family, federation, engine, tell, score=True))
 
-                chosen, curve, exchanges = choose(self, federation, fitted, on_progress)
+                chosen, search = choose(self, federation, fitted, on_progress)
             result, units = chosen._run(family, federation, engine, on_progress)
             self.site_names_ = table.labels
             self._expose(result)
             self._expose_theta(result, units)
-            self._expose_selection(curve, exchanges)
+            self._expose_selection(search)
         self._warn(result)
         return self
 
@@ -145,13 +145,13 @@ class BaseFederatedMixture(BaseEstimator):
         """What the log density of a row in the units of the fit has too much."""
         return 0.0
 
-    def _expose_selection(self, curve: dict[str, NumpyArray] | None, exchanges: int) -> None:
+    def _expose_selection(self, search: Search | None) -> None:
         """The curve by which the number of components was chosen, if it was."""
-        if curve is None:
+        if search is None:
             self.__dict__.pop("selection_", None)  # of an earlier fit
             return
-        self.selection_ = curve
-        self.cost_["selection_exchanges"] = exchanges
+        self.selection_ = search.curve
+        self.cost_["selection_exchanges"] = search.exchanges
 
     def _missing_allowed(self) -> bool:
         """Whether cells may be NaN."""

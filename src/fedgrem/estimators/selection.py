@@ -1,7 +1,7 @@
 """An estimator that finds its number of components: fits with several, and the one of the least criterion."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,12 +62,22 @@ def fewest(value: Any) -> int:
 
 
 class Search:
-    """Which numbers of components to fit, and what has come of it; the fits are run by whoever asks."""
+    """Which numbers of components to fit, and what has come of it; the fits are run by whoever asks.
 
-    def __init__(self, wanted: Any, criterion: str, limit: int | None = None) -> None:
-        self._criterion, self.tallies = criterion, list[Tally]()
-        self._listed = numbers(wanted)
-        self._limit = LARGEST if limit is None else limit
+    Parameters
+    ----------
+    wanted : several numbers, or "auto".
+    criterion : "bic" or "icl".
+    rows : of every site: none is asked for more components than it has rows.
+    """
+
+    def __init__(self, wanted: Any, criterion: str, rows: Mapping[str, float]) -> None:
+        self.tallies: list[Tally] = []
+        self._criterion = criterion
+        self._smallest, self._limit = min(rows.items(), key=lambda item: item[1], default=("", np.inf))
+        listed = numbers(wanted)
+        self._auto = not listed
+        self._left, self._beyond = ([n for n in listed if (n > self._limit) is beyond] for beyond in (False, True))
 
     @property
     def curve(self) -> dict[str, NumpyArray]:
@@ -79,35 +89,43 @@ class Search:
         """The number of the least criterion so far."""
         return best_number(self.curve, self._criterion)
 
+    @property
+    def exchanges(self) -> int:
+        """Messages to every site so far."""
+        return sum(one.exchanges for one in self.tallies)
+
     def next(self) -> int | None:
         """The next number to fit, or None if there is no more."""
-        if not self._listed:
-            return next_number(self.tallies, self._criterion, min(LARGEST, self._limit))
-        left = [n for n in self._listed[len(self.tallies) :] if n <= self._limit]
+        if self._auto:
+            return next_number(self.tallies, self._criterion, int(min(LARGEST, self._limit)))
+        left = self._left[len(self.tallies) :]
         return left[0] if left else None
 
-    def warn(self) -> None:
-        """Say so where the choice is at an end of what was tried."""
-        tried, best = self.curve["n_components"], self.best
-        if len(tried) == 1:
-            return
-        told = ""
-        if best == tried[-1]:
-            told = f"largest tried; with more {self._criterion.upper()} may be better still"
-        elif best == tried[0] > 1:
-            told = f"smallest tried; with fewer {self._criterion.upper()} may be better still"
-        if told:
-            message = f"n_components: {best} is the {told}. Give a wider range."
-            warnings.warn(message, SelectionWarning, stacklevel=5)
+    def warn(self, stacklevel: int = 2) -> None:
+        """Say so where the choice is at an end of what was tried, or numbers could not be tried."""
+        tried, best, told = self.curve["n_components"], self.best, []
+        if self._beyond:
+            listed = ", ".join(map(str, self._beyond[:5])) + (", ..." if len(self._beyond) > 5 else "")
+            told.append(
+                f"{listed} not tried, because site {self._smallest!r} has only {self._limit:.6g} rows; leave it out to "
+                "try more"
+            )
+        end = "largest" if best == tried[-1] else "smallest" if best == tried[0] > 1 else ""
+        if end and len(tried) > 1:
+            more = "more" if end == "largest" else "fewer"
+            told.append(f"the choice, {best}, is the {end} tried; {more} may be better still, so give a wider range")
+        for message in told:
+            warnings.warn(f"n_components: {message}.", SelectionWarning, stacklevel=stacklevel + 1)
 
 
 def candidate(model: Model, n_components: int) -> Model:
     """An unfitted copy with this number of components, for a fit that is only compared."""
     tol, rounds = max(model.tol, CANDIDATE_TOL), min(model.max_rounds, CANDIDATE_ROUNDS)
-    return _copy(model, n_components=n_components, tol=tol, max_rounds=rounds, **CANDIDATE)
+    return copy_with(model, n_components=n_components, tol=tol, max_rounds=rounds, **CANDIDATE)
 
 
-def _copy(model: Model, **changes: Any) -> Model:
+def copy_with(model: Model, **changes: Any) -> Model:
+    """An unfitted copy with some options changed."""
     copy: Model = clone(model).set_params(**changes)
     return copy
 
@@ -117,20 +135,20 @@ def choose(
     federation: Federation,
     fitted: Callable[[Model, Callable[[Progress], None]], Tally],
     on_progress: Callable[[Progress], None] | None,
-) -> tuple[Model, dict[str, NumpyArray], int]:
-    """A copy of the model with the best number of components, the curve, and the exchanges that it took.
+) -> tuple[Model, Search]:
+    """A copy of the model with the best number of components, and how it was found.
 
     ``fitted`` fits a copy of the model and counts.
     """
     check_no_starts(model)
-    model = _copy(model, random_state=model._seed())  # one seed for all fits, whatever it came from
-    search = Search(model.n_components, model.criterion, _limit(model.n_components, federation))
+    model = copy_with(model, random_state=model._seed())  # one seed for all fits, whatever it came from
+    rows = {site.name: int((site.row_weight > 0).sum()) for site in federation.sites}
+    search = Search(model.n_components, model.criterion, rows)
     tell = on_progress or (lambda _: None)
     while (number := search.next()) is not None:
         search.tallies.append(fitted(candidate(model, number), partial(_tell, tell, number)))
-    search.warn()
-    exchanges = sum(one.exchanges for one in search.tallies)
-    return _copy(model, n_components=search.best), search.curve, exchanges
+    search.warn(stacklevel=4)
+    return copy_with(model, n_components=search.best), search
 
 
 def _tell(tell: Callable[[Progress], None], number: int, progress: Progress) -> None:
@@ -146,23 +164,3 @@ def check_no_starts(model: "BaseFederatedMixture") -> None:
             f"{' and '.join(given)} cannot go with n_components={model.n_components!r}: starts are for one number of "
             "components. Give the number, or leave the starts out."
         )
-
-
-def _limit(wanted: Any, federation: Federation) -> int:
-    """The most components that every site has rows for; a warning if more were asked for."""
-    smallest = min(federation.sites, key=lambda site: int((site.row_weight > 0).sum()))
-    limit = int((smallest.row_weight > 0).sum())
-    beyond: Iterable[int] = [n for n in numbers(wanted) if n > limit]
-    if beyond:
-        warnings.warn(
-            f"n_components: {_told(beyond)} not tried, because site {smallest.name!r} has only {limit} rows; leave it "
-            "out to try them.",
-            SelectionWarning,
-            stacklevel=5,
-        )
-    return limit
-
-
-def _told(values: Iterable[int]) -> str:
-    listed = list(values)
-    return f"{listed[0]} is" if len(listed) == 1 else f"{listed[0]} to {listed[-1]} are"

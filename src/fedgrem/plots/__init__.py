@@ -10,6 +10,7 @@ from fedgrem.plots.figures import demo_figure, overview_figure
 from fedgrem.plots.gain import plot_errors, plot_gain
 from fedgrem.plots.rounds import plot_convergence, plot_likelihood
 from fedgrem.plots.rows import plot_rows
+from fedgrem.plots.selection import plot_selection
 from fedgrem.plots.sites import plot_sites
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "plot_gain",
     "plot_likelihood",
     "plot_rows",
+    "plot_selection",
     "plot_sites",
     "plot_thresholds",
     "plot_weights",
