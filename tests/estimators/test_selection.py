@@ -124,7 +124,7 @@ def test_a_number_that_was_given_has_no_curve_to_draw():
 def test_a_small_site_limits_the_numbers_with_a_warning():
     search = tried([1, 2, 3], {"big": 30, "tiny": 1})
     assert search.best == 1
-    with pytest.warns(SelectionWarning, match=r"2, 3 not tried, because site 'tiny' has only 1 rows; leave it out"):
+    with pytest.warns(SelectionWarning, match=r"2, 3 not tried, because site 'tiny' has only 1 row\(s\); leave it out"):
         search.warn()
     with pytest.raises(InputError, match=r"site 'tiny' has 1 row.*fewer than the 2 components"):
         mixture([2, 3]).fit(two_groups() | {"tiny": np.zeros((1, 2))})
@@ -134,12 +134,13 @@ def test_a_small_site_limits_the_numbers_with_a_warning():
     ("wanted", "message"),
     [
         ([1, 2], "the choice, 2, is the largest tried; more may be better still"),
+        ("auto", "more than that not tried, because site 'big' has only 2 row.*the choice, 2, is the largest tried"),
         ([4, 5, 7], "the choice, 4, is the smallest tried; fewer may be better still"),
     ],
 )
 def test_a_choice_at_the_end_of_the_range_is_told(wanted, message):
     with pytest.warns(SelectionWarning, match=message):
-        tried(wanted, {"big": 30}).warn()
+        tried(wanted, {"big": 2 if wanted == "auto" else 30}).warn()
 
 
 @pytest.mark.parametrize("wanted", [[1, 2, 3, 4], [3], "auto"])

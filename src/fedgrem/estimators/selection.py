@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound="BaseFederatedMixture")
 AUTO = "auto"
-CANDIDATE: dict[str, Any] = {}
-"""Options of the fits that are only compared, where they differ from those of the model."""
+HELD: dict[str, Any] = {"penalty": 2.0}
+"""Options that would take fits of their own, where they are "auto": fits that are only compared hold them at this."""
 CANDIDATE_TOL, CANDIDATE_ROUNDS = 1e-4, 100
 """They need not settle as closely: a component too many creeps for hundreds of rounds and gains next to nothing."""
 
@@ -103,25 +103,26 @@ class Search:
 
     def warn(self, stacklevel: int = 2) -> None:
         """Say so where the choice is at an end of what was tried, or numbers could not be tried."""
-        tried, best, told = self.curve["n_components"], self.best, []
-        if self._beyond:
+        tried, best, told = self.curve["n_components"].tolist(), self.best, []
+        if self._beyond or (self._auto and best == tried[-1] == self._limit):
             listed = ", ".join(map(str, self._beyond[:5])) + (", ..." if len(self._beyond) > 5 else "")
             told.append(
-                f"{listed} not tried, because site {self._smallest!r} has only {self._limit:.6g} rows; leave it out to "
-                "try more"
+                f"{listed or 'more than that'} not tried, because site {self._smallest!r} has only {self._limit:.6g} "
+                "row(s); leave it out to try more"
             )
-        end = "largest" if best == tried[-1] else "smallest" if best == tried[0] > 1 else ""
-        if end and len(tried) > 1:
-            more = "more" if end == "largest" else "fewer"
-            told.append(f"the choice, {best}, is the {end} tried; {more} may be better still, so give a wider range")
-        for message in told:
-            warnings.warn(f"n_components: {message}.", SelectionWarning, stacklevel=stacklevel + 1)
+        if best == tried[-1] and (self._auto or len(tried) > 1):
+            told.append(f"the choice, {best}, is the largest tried; more may be better still, so give a wider range")
+        elif best == tried[0] > 1 and len(tried) > 1:
+            told.append(f"the choice, {best}, is the smallest tried; fewer may be better still, so give a wider range")
+        if told:
+            warnings.warn(f"n_components: {'; and '.join(told)}.", SelectionWarning, stacklevel=stacklevel + 1)
 
 
 def candidate(model: Model, n_components: int) -> Model:
     """An unfitted copy with this number of components, for a fit that is only compared."""
     tol, rounds = max(model.tol, CANDIDATE_TOL), min(model.max_rounds, CANDIDATE_ROUNDS)
-    return copy_with(model, n_components=n_components, tol=tol, max_rounds=rounds, **CANDIDATE)
+    held = {name: value for name, value in HELD.items() if getattr(model, name) == AUTO}
+    return copy_with(model, n_components=n_components, tol=tol, max_rounds=rounds, **held)
 
 
 def copy_with(model: Model, **changes: Any) -> Model:
