@@ -51,7 +51,7 @@ def select(
 ) -> None:
     """Fit several numbers of components, compare them, and say which one the rows speak for.
 
-    More components always explain the rows better; BIC weighs that against their number, and ICL also asks that
+    More components nearly always explain the rows better; BIC weighs that against their number, and ICL also asks that
     components do not overlap. A minority of odd or hostile sites has no say in the choice.
 
     For example:

@@ -9,10 +9,11 @@ from fedgrem.report.page import table_markup
 from fedgrem.report.selection import cell, selection_of
 
 NOTE = (
-    "Fits with several numbers of components were compared. More of them always explain the rows better; {name} weighs "
-    "that against what they cost, and the least is best. Parameters that sites share at the center are counted once, "
-    "and a minority of odd sites has no say in the choice."
+    "Fits with several numbers of components were compared. More of them nearly always explain the rows better; {name} "
+    "weighs that against what they cost, and the least is best. Parameters that sites share at the center are counted "
+    "once."
 )
+ROBUST = " A minority of odd sites has no say in the choice."
 CAPTION = "How much worse each number of components is than the best one; the ring marks the choice."
 
 
@@ -22,7 +23,7 @@ def selection_section(model: BaseFederatedMixture) -> list[str]:
     if found is None:
         return []
     picture = figure(lambda ax: plot_selection(model, ax), 3.6, "Criterion by number of components", CAPTION)
-    note = NOTE.format(name=found["criterion"].upper())
+    note = NOTE.format(name=found["criterion"].upper()) + ROBUST * (len(model.site_names_) > 2)
     return ["<h2>How many components</h2>", f"<p>{note}</p>", beside(_table(found), picture)]
 
 
