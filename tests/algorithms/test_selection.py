@@ -49,6 +49,12 @@ def test_a_center_where_nobody_sits_is_not_paid_for():
     assert counted.own.tolist() == [7.0, 7.0, 7.0]  # as three sites alone
 
 
+def test_a_component_near_the_center_has_fewer_degrees_of_freedom():
+    counted = tally(result([[0.0, 1.0], [0.0, 1e-9], [0.0, 1e9]], history={"penalty": np.array([99.0, 10.0])}))
+    # The pull is 10 / sqrt(n): 1 at the first site.
+    np.testing.assert_allclose(counted.own, [1.0 + 1.0 + 2.0 / 2.0, 1.0 + 1.0, 1.0 + 3.0], atol=1e-6)
+
+
 def test_covariances_are_counted_like_means():
     spread = np.zeros((3, 1, 6))  # one matrix of 6 numbers for both components
     spread[2] = 0.3

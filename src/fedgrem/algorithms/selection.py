@@ -1,9 +1,9 @@
 r"""How many components: BIC and ICL of fits with several numbers of them, from one number per site and fit.
 
-A site has ``R - 1`` weights of its own, and the parameters of every component that it keeps off the center; its own
-rows alone know these, so that each costs :math:`\tfrac12\log n_k`. The parameters of the center are known from the rows
-of all sites that sit there, so that each costs :math:`\tfrac12\log` of their number, once. This is Schwarz's expansion
-of the marginal likelihood for sites that are independent given the center.
+A site has ``R - 1`` weights of its own, and the parameters of every component that it keeps off the center, as many as
+its shrinkage leaves free; its own rows alone know these, so that each costs :math:`\tfrac12\log n_k`. The parameters of
+the center are known from the rows of all sites that sit there, so that each costs :math:`\tfrac12\log` of their number,
+once. This is Schwarz's expansion of the marginal likelihood for sites that are independent given the center.
 
 What the sites say is combined robustly: between two neighbouring numbers of components, every site has a lead per row,
 and the lead of the federation is a trimmed mean of these. A minority of sites can neither buy nor veto a component,
@@ -74,17 +74,19 @@ def tally(result: FitResult, *, in_one_pot: bool = False, log_scale: float = 0.0
     n_components, n_parameters = result.theta.shape[1:]
     n_rows, names = result.n_rows, result.site_names
     log_likelihood, entropy = result.log_likelihood, result.entropy
-    blocks = [(result.distance == 0.0, n_parameters)]
+    free = _free(result.distance, n_parameters, result.history.get("penalty", np.zeros(0)), n_rows)
+    blocks = [(result.distance == 0.0, n_parameters, free)]
     if result.spread is not None and result.center_spread is not None:
         at_center = np.isclose(result.spread, result.center_spread, rtol=1e-9, atol=1e-12).all(axis=-1)
-        blocks.append((at_center, result.spread.shape[-1]))
+        size = result.spread.shape[-1]
+        blocks.append((at_center, size, size * ~at_center))
     if in_one_pot:
         n_rows, names = n_rows.sum(keepdims=True), names[:1]
         log_likelihood, entropy = log_likelihood[:1], entropy[:1]
-        blocks = [(np.ones_like(at_center[:1]), size) for at_center, size in blocks]
+        blocks = [(np.ones_like(at_center[:1]), size, np.zeros_like(free[:1])) for at_center, size, free in blocks]
     own, shared, cost = np.full(len(n_rows), n_components - 1.0), 0, 0.0
-    for at_center, size in blocks:
-        own += size * (~at_center).sum(axis=1)
+    for at_center, size, free in blocks:
+        own += free.sum(axis=1)
         for here in at_center.T[at_center.any(axis=0)]:
             shared += size
             cost += 0.5 * size * np.log(max(1.0, _capped(n_rows)[here].sum()))
@@ -102,6 +104,18 @@ def tally(result: FitResult, *, in_one_pot: bool = False, log_scale: float = 0.0
         rounds=result.n_rounds,
         exchanges=exchanges,
     )
+
+
+def _free(distance: NumpyArray, n_parameters: int, penalty: NumpyArray, n_rows: NumpyArray) -> NumpyArray:
+    r"""Degrees of freedom of every site's components, ``(K, R)``: none at the center, fewer than q near it.
+
+    A group that is shrunk from a distance d + tau to d has 1 + (q - 1) d / (d + tau) of them (Yuan and Lin, 2006): one
+    that is barely off the center costs little more than one that is on it, and the choice does not hang on which it is.
+    """
+    pull = (penalty[-1] if len(penalty) else 0.0) / np.sqrt(n_rows)[:, None]
+    off = distance > 0
+    kept = distance / np.where(off, distance + pull, 1.0)
+    return np.where(off, 1.0 + (n_parameters - 1.0) * kept, 0.0)
 
 
 def criteria(tallies: Sequence[Tally]) -> dict[str, NumpyArray]:
@@ -128,7 +142,7 @@ def criteria(tallies: Sequence[Tally]) -> dict[str, NumpyArray]:
     return {
         "n_components": np.array([one.n_components for one in tallies]),
         "log_likelihood": robust_total(value, n_rows[0]),
-        "n_parameters": own.sum(axis=1).astype(int) + np.array([one.shared for one in tallies]),
+        "n_parameters": own.sum(axis=1) + np.array([one.shared for one in tallies]),
         "bic": -2.0 * (robust_total(net, n_rows[0]) - shared),
         "icl": -2.0 * (robust_total(net - unsure, n_rows[0]) - shared),
         "settled": np.array([one.settled for one in tallies]),
