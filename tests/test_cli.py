@@ -61,7 +61,7 @@ def test_version_is_printed(capsys):
     assert capsys.readouterr().out == f"fedgrem {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["demo", "fit", "show", "predict"])
+@pytest.mark.parametrize("command", ["demo", "fit", "select", "show", "predict"])
 def test_every_command_has_help_with_an_example(command, capsys):
     assert run(command, "--help") == 0
     assert f"fedgrem {command}" in capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_help_imports_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["fit"], ["fit", "x.csv", "--components", "none"], ["nonsense"]])
+@pytest.mark.parametrize("arguments", [["fit"], ["fit", "x.csv", "--components", "none", "-o", "m"], ["nonsense"]])
 def test_wrong_usage_exits_with_2(arguments):
     assert run(*arguments) == 2
 
@@ -150,6 +150,24 @@ def test_show_gives_tables_or_json(model, capsys):
     assert plain["n_sites"] == 4
     assert plain["parameters"] == ["a", "b"]
     assert [site["name"] for site in plain["sites"] if site["odd"]] == ["west"]
+
+
+def test_select_compares_and_says_which_number_it_chose(folder, tmp_path, capsys):
+    asked = ["select", folder / "data.csv", "--site", "hospital", "--components", "2:2", "--columns", "a,b"]
+    assert run(*asked, "--out", tmp_path / "model") == 0
+    assert re.search(r"How many components: 2, by BIC.*\n.*BIC +ICL.*\n2 \*", capsys.readouterr().out)
+    assert run("show", tmp_path / "model", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)["selection"]
+    assert run(*asked, "--criterion", "icl", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == shown | {"criterion": "icl"}
+    assert (told["chosen"], told["n_components"]) == (2, [2])
+
+
+@pytest.mark.parametrize("text", ["0", "5:2", "2:x", "2.5", "-1", "1,0", ""])
+def test_what_is_no_number_of_components_is_wrong_usage(text, capsys):
+    assert run("select", "x.csv", f"--components={text}") == 2
+    assert "is no number of components" in " ".join(capsys.readouterr().err.split())
 
 
 def test_show_draws_a_plot(model, tmp_path):

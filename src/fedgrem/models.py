@@ -1,6 +1,7 @@
 """Saved models: a folder with ``model.json`` and ``arrays.npz``; no pickle, and versioned."""
 
 import json
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -108,6 +109,8 @@ def _plain(value: Any) -> Any:
         return value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, list | tuple | range) and all(isinstance(item, Integral) for item in value):
+        return [int(item) for item in value]  # numbers of components to choose from
     return None  # a RandomState, say: it steered the fit, but is not part of its result
 
 

@@ -97,6 +97,17 @@ class StartReply(NamedTuple):
     """() which candidate won, 0 being the site's own; (M,) zeros where nothing is chosen."""
 
 
+class Score(NamedTuple):
+    """What a site says of a finished fit."""
+
+    n_rows: Array
+    """() the total row weight."""
+    log_likelihood: Array
+    """() of the site's parameters, on its own rows."""
+    entropy: Array
+    """() of the rows' components given the rows, in nats: 0 where every row surely belongs to one."""
+
+
 class Central(NamedTuple):
     """All that the center holds between rounds."""
 
@@ -164,3 +175,7 @@ class FitResult(NamedTuple):
     """Exchanges and numbers sent, by purpose."""
     path: dict[str, NumpyArray]
     """How the penalty was chosen: the fields of a :class:`~fedgrem.algorithms.path.Choice`; empty if it was given."""
+    log_likelihood: NumpyArray | None = None
+    """(K,) of the final parameters; None unless the fit was scored, NaN where a site did not say."""
+    entropy: NumpyArray | None = None
+    """(K,) likewise, of the rows' components given the rows."""

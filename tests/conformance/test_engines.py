@@ -31,7 +31,8 @@ def three_sites(case):
 @cache
 def in_process(case, rounds=5):
     algorithm = FedGrEM(case.family)
-    return run(algorithm, InProcess(algorithm, three_sites(case), START), Plan(start=START, max_rounds=rounds, tol=0.0))
+    plan = Plan(start=START, max_rounds=rounds, tol=0.0, score=case is FAMILIES[0])
+    return run(algorithm, InProcess(algorithm, three_sites(case), START), plan)
 
 
 def assert_same_fit(actual, expected, *, rtol=1e-10, atol=1e-10):
@@ -59,12 +60,16 @@ PAIRS = [
 @pytest.mark.parametrize(("case", "engine"), PAIRS)
 def test_every_engine_gives_the_in_process_answer(case, engine):
     algorithm = FedGrEM(case.family)
-    actual = run(algorithm, engine(algorithm, three_sites(case), START), Plan(start=START, max_rounds=5, tol=0.0))
+    plan = Plan(start=START, max_rounds=5, tol=0.0, score=case is FAMILIES[0])
+    actual = run(algorithm, engine(algorithm, three_sites(case), START), plan)
     expected = in_process(case)
     assert np.all(np.isfinite(expected.theta))
     assert_same_fit(actual, expected)
     np.testing.assert_array_equal(actual.start_choice, expected.start_choice)
     assert actual.cost == expected.cost
+    if plan.score:
+        said = (actual.log_likelihood, actual.entropy)
+        np.testing.assert_allclose(said, (expected.log_likelihood, expected.entropy), rtol=1e-8, atol=1e-8)
     for name, kept in expected.history.items():
         np.testing.assert_allclose(actual.history[name], kept, rtol=1e-8, atol=1e-8, err_msg=name)
 
@@ -156,10 +161,10 @@ def test_no_payload_of_a_whole_fit_depends_on_the_number_of_rows(case):
     seen = []
     for sizes in (SIZES, (45, 30, 45)):  # the first site's messages are looked at
         engine = SiteBySite(algorithm, case.federation(15, sizes), START)
-        run(algorithm, engine, Plan(start=START, max_rounds=2, tol=0.0))
+        run(algorithm, engine, Plan(start=START, max_rounds=2, tol=0.0, score=True))
         seen.append(engine.payloads)
     assert seen[0] == seen[1]
-    assert {task for task, _, _ in seen[0]} >= {"local_start", "local_step"}
+    assert {task for task, _, _ in seen[0]} >= {"local_start", "local_step", "local_score"}
 
 
 @pytest.mark.parametrize("case", FAMILIES, ids=repr)

@@ -24,6 +24,8 @@ class Plan(NamedTuple):
     """The penalty to take whatever the comparison says; None takes the best."""
     fallback: bool = False
     """Whether sites that clearly lose by being pulled, in that comparison, are fitted alone."""
+    score: bool = False
+    """Whether sites are asked, after the last round, how well the final parameters explain their rows."""
 
 
 class Progress(NamedTuple):

@@ -19,6 +19,7 @@ from fedgrem.types import (
     NumpyArray,
     Params,
     RoundRecord,
+    Score,
     Upload,
 )
 
@@ -141,7 +142,12 @@ def run(
         cost |= {"penalty_exchanges": choice.exchanges, "penalty_numbers": choice.numbers}
     distance = np.array(distances(algorithm, state.central))
     path = {} if choice is None else choice.as_arrays(plan.fallback)
-    return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance, path)
+    result = _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance, path)
+    if not plan.score:
+        return result
+    tell(Progress("score", played, plan.max_rounds, float("nan")))
+    score: Score = engine.ask("local_score", state.central.params)
+    return result._replace(log_likelihood=np.array(score.log_likelihood), entropy=np.array(score.entropy))
 
 
 def _choose(

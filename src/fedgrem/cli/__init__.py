@@ -15,6 +15,7 @@ from fedgrem.cli.predict import predict
 from fedgrem.cli.report import report
 from fedgrem.cli.reproduce import reproduce
 from fedgrem.cli.screen import complain
+from fedgrem.cli.select import select
 from fedgrem.cli.show import show
 from fedgrem.cli.site import app as site_app
 from fedgrem.cli.sites import app as sites_app
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, show, report, predict, reproduce):
+for command in (demo, fit, select, show, report, predict, reproduce):
     app.command()(command)
 app.add_typer(sites_app, name="sites")
 app.add_typer(site_app, name="site")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -19,6 +19,7 @@ from fedgrem.cli.options import (
     Tolerance,
     listed,
     penalty_of,
+    read_components,
 )
 from fedgrem.errors import InputError
 
@@ -43,36 +44,54 @@ class Missing(StrEnum):
     em = "em"
 
 
+class Criterion(StrEnum):
+    """How a number of components is chosen."""
+
+    bic = "bic"
+    icl = "icl"
+
+
+DataFiles: TypeAlias = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DATA",
+        help="One CSV, TSV or Parquet table with a site column, or several: one per site.",
+        show_default=False,
+    ),
+]
+SiteColumn: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="file names"
+    ),
+]
+TargetColumn: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Column to explain: fits a mixture of linear regressions.")
+]
+WeightColumn: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Column of row weights: 2 counts as two rows.")
+]
+Columns: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,...", help="Columns to use, separated by commas.", show_default="all others"),
+]
+DroppedColumns: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, separated by commas.")
+]
+CriterionOption: TypeAlias = Annotated[
+    Criterion, typer.Option("--criterion", help="What chooses among numbers of components.")
+]
+
+
 def fit(
-    data: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DATA",
-            help="One CSV, TSV or Parquet table with a site column, or several: one per site.",
-            show_default=False,
-        ),
-    ],
+    data: DataFiles,
     components: Components,
     out: ModelFolder,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="file names"
-        ),
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column to explain: fits a mixture of linear regressions.")
-    ] = None,
-    weight: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column of row weights: 2 counts as two rows.")
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...", help="Columns to use, separated by commas.", show_default="all others"),
-    ] = None,
-    drop: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, separated by commas.")
-    ] = None,
+    site: SiteColumn = None,
+    target: TargetColumn = None,
+    weight: WeightColumn = None,
+    columns: Columns = None,
+    drop: DroppedColumns = None,
     covariance: Annotated[
         Covariance,
         typer.Option(help="`tied`: one matrix for all components; `full`: one each; `identity`: the paper's unit one."),
@@ -81,6 +100,7 @@ def fit(
         Missing, typer.Option(help="Empty cells: refuse them, or let EM fill in what is expected of them.")
     ] = Missing.refuse,
     penalty: Penalty = "auto",
+    criterion: CriterionOption = Criterion.bic,
     max_rounds: MostRounds = 1000,
     tol: Tolerance = 1e-6,
     n_init: Restarts = 10,
@@ -99,12 +119,62 @@ def fit(
 
     * `fedgrem fit north.csv south.csv east.csv --components 3 --out model/`
 
+    * `fedgrem fit data.csv --site hospital --components auto --out model/`
+
     * `fedgrem fit trial.parquet -s center -r 2 --target y --drop patient -o model/`
     """
     from fedgrem.cli.files import Source, check_folder, save
-    from fedgrem.data.files import check_no_gaps, choose_columns
 
     check_folder(out, force=force)
+    numbers = read_components(components)
+    table, chosen = gather(data, site, target, weight, columns, drop, missing)
+    model = fitted(
+        table,
+        chosen,
+        target,
+        weight,
+        {
+            "n_components": numbers,
+            "penalty": penalty_of(penalty),
+            "max_rounds": max_rounds,
+            "tol": tol,
+            "n_init": n_init,
+        }
+        | {"random_state": seed, "criterion": criterion.value}
+        | family_options(target, covariance, missing),
+    )
+    save(model, out, Source(site, target))
+
+    from fedgrem.cli.selection import print_selection
+    from fedgrem.cli.tables import print_summary
+    from fedgrem.report import summarize
+
+    summary = summarize(model)
+    if summary.selection is not None:
+        print_selection(summary.selection)
+    print_summary(summary)
+    typer.echo(f"\nSaved in {out}; see it again with: fedgrem show {out}")
+
+
+def family_options(target: str | None, covariance: Covariance, missing: Missing) -> dict[str, Any]:
+    """What an estimator is told of its components."""
+    if target is not None:
+        return {"noise": "unit" if covariance is Covariance.identity else "shared"}
+    return {"covariance": covariance.value, "missing": missing.value}
+
+
+def gather(
+    data: list[Path],
+    site: str | None,
+    target: str | None,
+    weight: str | None,
+    columns: str | None,
+    drop: str | None,
+    missing: Missing,
+) -> tuple[FileTable, list[str]]:
+    """The rows, and the columns to fit; whatever cannot be used is refused."""
+    from fedgrem.data.files import check_no_gaps, choose_columns
+
     if target is not None and missing is Missing.em:
         raise InputError(
             "--missing em is for Gaussian components; with --target, drop or impute rows with empty cells."
@@ -117,29 +187,7 @@ def fit(
     for name in aside:
         choose_columns(table.frame, columns=[name])
         check_no_gaps(table.frame, [name])
-    model = _fitted(
-        table,
-        chosen,
-        target,
-        weight,
-        {
-            "n_components": components,
-            "penalty": penalty_of(penalty),
-            "max_rounds": max_rounds,
-            "tol": tol,
-            "n_init": n_init,
-        }
-        | {"random_state": seed}
-        | ({"noise": "unit" if covariance is Covariance.identity else "shared"} if target else {})
-        | ({} if target else {"covariance": covariance.value, "missing": missing.value}),
-    )
-    save(model, out, Source(site, target))
-
-    from fedgrem.cli.tables import print_summary
-    from fedgrem.report import summarize
-
-    print_summary(summarize(model))
-    typer.echo(f"\nSaved in {out}; see it again with: fedgrem show {out}")
+    return table, chosen
 
 
 def read(data: list[Path], site: str | None) -> FileTable:
@@ -155,9 +203,8 @@ def read(data: list[Path], site: str | None) -> FileTable:
     return read_sites(data, site=site)
 
 
-def _fitted(
-    table: FileTable, chosen: list[str], target: str | None, weight: str | None, options: dict[str, Any]
-) -> Any:
+def fitted(table: FileTable, chosen: list[str], target: str | None, weight: str | None, options: dict[str, Any]) -> Any:
+    """A model of these options, fitted while a bar shows how far it is."""
     from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
     from fedgrem.cli.cache import keep_compiled_programs
     from fedgrem.cli.screen import progress_bar, warnings_as_notices

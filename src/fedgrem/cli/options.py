@@ -10,8 +10,14 @@ from fedgrem.errors import InputError
 # -- a fit
 
 Components: TypeAlias = Annotated[
-    int,
-    typer.Option("--components", "-r", metavar="N", min=1, help="Components of the mixture.", show_default=False),
+    str,
+    typer.Option(
+        "--components",
+        "-r",
+        metavar="N|A:B|auto",
+        help="Components of the mixture; of several (2:12, or 2,4,8, or auto) the best by --criterion.",
+        show_default=False,
+    ),
 ]
 ModelFolder: TypeAlias = Annotated[
     Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default=False)
@@ -73,6 +79,33 @@ def penalty_of(text: str) -> float | str:
     if not number >= 0:
         raise InputError(f"--penalty must be auto or a number >= 0, got {text!r}.")
     return number
+
+
+def read_components(text: str) -> int | list[int] | str:
+    """A number of components, several to choose from, or "auto".
+
+    Examples
+    --------
+    >>> read_components("5"), read_components("2:4"), read_components("2,8"), read_components("auto")
+    (5, [2, 3, 4], [2, 8], 'auto')
+    """
+    words = text.strip().lower()
+    if words == "auto":
+        return words
+    try:
+        if ":" in words:
+            first, last = (int(word) for word in words.split(":"))
+            numbers = list(range(first, last + 1))
+        else:
+            numbers = [int(word) for word in words.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise typer.BadParameter(
+            f"{text!r} is no number of components; give one (5), a range (2:12), a list (2,4,8) or auto.",
+            param_hint="--components",
+        )
+    return numbers[0] if len(numbers) == 1 and ":" not in words else numbers
 
 
 def listed(names: str) -> list[str]:

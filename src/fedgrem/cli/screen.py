@@ -14,7 +14,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from fedgrem.algorithms.plan import Progress
 
-SHOWN_WARNINGS = ("ConvergenceWarning", "UnknownSiteWarning")
+SHOWN_WARNINGS = ("ConvergenceWarning", "SelectionWarning", "UnknownSiteWarning")
 STAGES = {
     "census": "every site reports its size and its columns",
     "starts": "every site looks for a start",
@@ -23,6 +23,7 @@ STAGES = {
     "exchange": "sites compare starts",
     "penalties": "sites try penalties on a part of their rows",
     "rounds": "rounds",
+    "score": "every site says how well it fits",
 }
 
 
@@ -66,11 +67,11 @@ def progress_bar(
         line = bar.add_task(task, total=None, detail="preparing")
 
         def tell(progress: "Progress") -> None:
-            stage = STAGES.get(progress.stage, progress.stage)
-            if progress.stage != "rounds":
-                bar.update(line, detail=stage)
+            head, colon, name = progress.stage.rpartition(": ")  # "5 components: rounds" of a fit among several
+            if name != "rounds":
+                bar.update(line, detail=f"{head}{colon}{STAGES.get(name, name)}")
                 return
-            detail = f"round {progress.round}, movement {progress.movement:.1e}{remark()}"
+            detail = f"{head}{colon}round {progress.round}, movement {progress.movement:.1e}{remark()}"
             bar.update(line, total=1.0, completed=_share_done(progress, tol), detail=detail)
 
         yield tell

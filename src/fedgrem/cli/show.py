@@ -34,6 +34,7 @@ def show(
     * `fedgrem show model/ --plot overview.png`
     """
     from fedgrem.cli.files import load
+    from fedgrem.cli.selection import print_selection
     from fedgrem.cli.tables import MOST_SITES, print_summary
     from fedgrem.report import summarize
 
@@ -44,6 +45,8 @@ def show(
     if as_json:
         typer.echo(json.dumps(summary.as_plain(), indent=1, allow_nan=False))
     else:
+        if summary.selection is not None:
+            print_selection(summary.selection)
         print_summary(summary, most_sites=len(summary.sites) if all_sites else MOST_SITES)
     if plot is not None:
         from fedgrem.plots import overview_figure

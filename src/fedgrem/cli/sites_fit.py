@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgrem.cli.fit import Covariance, Missing
+from fedgrem.cli.fit import Covariance, Criterion, CriterionOption, Missing
 from fedgrem.cli.options import (
     Components,
     Force,
@@ -20,7 +20,9 @@ from fedgrem.cli.options import (
     Tolerance,
     listed,
     penalty_of,
+    read_components,
 )
+from fedgrem.cli.sites_search import DONE, RUNS, is_candidate, next_fit, search_of
 
 if TYPE_CHECKING:
     from fedgrem.engines.flare.kit import Study
@@ -48,6 +50,7 @@ def fit(
         Missing, typer.Option(help="Empty cells: refuse them, or let EM fill them in.")
     ] = Missing.refuse,
     penalty: Penalty = "auto",
+    criterion: CriterionOption = Criterion.bic,
     max_rounds: MostRounds = 1000,
     tol: Tolerance = 1e-6,
     n_init: Restarts = 10,
@@ -68,11 +71,14 @@ def fit(
 
     Every site keeps its rows. The model is the one that `fedgrem fit` would find on the same rows in one place; show,
     predict and report work on it alike. A site that fails is named, and left out of that round; after three bad answers
-    it is out. After any crash, `fedgrem sites resume` goes on from the last finished round.
+    it is out. Several numbers of components are fitted one after the other, and then the best one in full. After any
+    crash, `fedgrem sites resume` goes on from the last finished round.
 
     For example:
 
     * `fedgrem sites fit study/ --components 5 --algorithm fedgrem --out model/`
+
+    * `fedgrem sites fit study/ --components 2:8 --out model/`
 
     * `fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/`
     """
@@ -80,19 +86,30 @@ def fit(
     from fedgrem.engines.flare.operate import Fit, begin, check_ready
     from fedgrem.engines.flare.roster import Rules
     from fedgrem.estimators.network import recipe_for
+    from fedgrem.estimators.selection import candidate, fewest
 
     place = open_study(study)
     check_folder(out, force=force)
-    options: dict[str, Any] = {"n_components": components, "algorithm": algorithm, "penalty": penalty_of(penalty)}
-    options |= {"max_rounds": max_rounds, "tol": tol, "n_init": n_init, "random_state": seed}
+    numbers = read_components(components)
+    options: dict[str, Any] = {"n_components": numbers, "algorithm": algorithm, "penalty": penalty_of(penalty)}
+    options |= {
+        "criterion": criterion.value,
+        "max_rounds": max_rounds,
+        "tol": tol,
+        "n_init": n_init,
+        "random_state": seed,
+    }
     if regression:
         options["noise"] = "unit" if covariance is Covariance.identity else "shared"
     else:
         options |= {"covariance": covariance.value, "missing": missing.value}
     names = None if columns is None else listed(columns)
-    recipe = recipe_for(_estimator(regression, options), names)
+    model = _estimator(regression, options)
+    fixed = isinstance(numbers, int)
+    recipe = recipe_for(model if fixed else candidate(model, fewest(numbers)), names, score=not fixed)
     quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
-    more = {"regression": regression, "options": options, "out": str(out.resolve())}
+    more: dict[str, Any] = {"regression": regression, "options": options, "out": str(out.resolve())}
+    more |= {} if fixed else {RUNS: [], DONE: False}
     rules = Rules(min_sites=min(quorum, len(place.sites)), deadline=deadline)
     asked = Fit(recipe, list(place.sites), rules, "poll" if poll else "push", more)
     check_ready(place, asked)
@@ -133,21 +150,34 @@ def _estimator(regression: bool, options: dict[str, Any]) -> Any:
 def _finish(study: Study, run: str) -> None:
     """Watch a run to its end, save its model, and show what was found."""
     from fedgrem.cli.network import short, watched
+    from fedgrem.cli.selection import print_selection
     from fedgrem.cli.tables import print_summary
-    from fedgrem.engines.flare.operate import carry_out, read_fit
+    from fedgrem.engines.flare.operate import begin, carry_out, read_fit
     from fedgrem.report import summarize
 
     asked = read_fit(study, run)
+    while is_candidate(asked):
+        with watched(f"Comparing {asked.recipe.n_components}", asked.recipe.tol, len(asked.sites)) as callbacks:
+            carry_out(study, run, **callbacks)
+            more = asked.more or {}
+            asked = asked._replace(more=more | {RUNS: [*more[RUNS], run]})
+            model = _estimator(more["regression"], more["options"])
+            columns = asked.recipe.columns
+            asked = next_fit(study, model, asked, None if columns is None else list(columns))
+        run = begin(study, asked)
     with watched("Fitting", asked.recipe.tol, len(asked.sites)) as callbacks:
         finished = carry_out(study, run, **callbacks)
-        model = save_fitted(finished, asked.more or {})
-    print_summary(summarize(model))
+        model = save_fitted(finished, asked.more or {}, study)
+    summary = summarize(model)
+    if summary.selection is not None:
+        print_selection(summary.selection)
+    print_summary(summary)
     typer.echo("\n" + cost_of(finished))
     out = Path((asked.more or {})["out"])
     typer.echo(f"Saved in {short(out)}; see it again with: fedgrem show {short(out)}")
 
 
-def save_fitted(finished: Finished, more: dict[str, Any]) -> Any:
+def save_fitted(finished: Finished, more: dict[str, Any], study: Study | None = None) -> Any:
     """Make the model of a finished run and save it."""
     from fedgrem.cli.files import Source, save
     from fedgrem.estimators.network import adopt
@@ -155,6 +185,8 @@ def save_fitted(finished: Finished, more: dict[str, Any]) -> Any:
     names = finished.about["columns"]
     target = names[-1] if more["regression"] else None
     model = adopt(_estimator(more["regression"], more["options"]), finished, names[:-1] if target else names)
+    if study is not None and RUNS in more:
+        model._expose_selection(search_of(study, model, more))
     save(model, Path(more["out"]), Source(None, target))
     return model
 

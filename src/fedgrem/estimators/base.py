@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.path import PENALTIES
 from fedgrem.algorithms.plan import Plan, Progress
-from fedgrem.algorithms.pooled import start_plan_for
+from fedgrem.algorithms.pooled import InOnePot, start_plan_for
 from fedgrem.algorithms.registry import ALGORITHMS, ALONE, build_algorithm, steady_penalty
 from fedgrem.algorithms.rounds import run
+from fedgrem.algorithms.selection import CRITERIA, Tally, tally
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values, is_frame, split_like
@@ -27,6 +28,7 @@ from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.scoring import FittedParams, row_scores
+from fedgrem.estimators.selection import Search, check_components, choose, fewest, is_fixed
 from fedgrem.families.base import Family
 from fedgrem.kernels.precision import numpy_dtype, precision
 from fedgrem.types import FitResult, NumpyArray, Params
@@ -50,7 +52,8 @@ class BaseFederatedMixture(BaseEstimator):
     _theta_name: ClassVar[str] = "params"
     """What users call theta: the fitted attribute is ``<name>_`` and the start ``<name>_init``."""
 
-    n_components: int
+    n_components: Any
+    criterion: str
     algorithm: str
     penalty: float | str
     fallback: str | None
@@ -101,20 +104,58 @@ class BaseFederatedMixture(BaseEstimator):
         table, federation = self._validate_federation(X, y, sites, sample_weight, family)
         with precision(self.dtype):
             self._check_family(family, federation.n_features)
-            if engine == IN_PROCESS:
-                algorithm = self._build_algorithm(family)
-                units, scaled = self._standardize(federation)
-                plan = self._plan(scaled, family, units)
-                plan = plan._replace(start=start_plan_for(algorithm, plan.start))
-                here = InProcess(algorithm, scaled, plan.start, dtype=numpy_dtype(self.dtype))
-                result = run(algorithm, here, plan, on_progress)
-            else:
-                result, units, _ = fit_elsewhere(self, federation, engine, on_progress)
+            chosen, search = self, None
+            if not is_fixed(self.n_components):
+
+                def fitted(one: Self, tell: Callable[[Progress], None]) -> Tally:
+                    return one._tally(*one._run(family, federation, engine, tell, score=True))
+
+                chosen, search = choose(self, federation, fitted, on_progress)
+            result, units = chosen._run(family, federation, engine, on_progress)
             self.site_names_ = table.labels
             self._expose(result)
             self._expose_theta(result, units)
+            self._expose_selection(search)
         self._warn(result)
         return self
+
+    def _run(
+        self,
+        family: Family,
+        federation: Federation,
+        engine: str,
+        on_progress: Callable[[Progress], None] | None,
+        *,
+        score: bool = False,
+    ) -> tuple[FitResult, Units | None]:
+        """One fit of a number of components, and the units in which it ran."""
+        if engine != IN_PROCESS:
+            finished = fit_elsewhere(self, federation, engine, on_progress, score=score)
+            return finished.result, finished.units
+        algorithm = self._build_algorithm(family)
+        units, scaled = self._standardize(federation)
+        plan = self._plan(scaled, family, units)
+        plan = plan._replace(start=start_plan_for(algorithm, plan.start), score=score)
+        here = InProcess(algorithm, scaled, plan.start, dtype=numpy_dtype(self.dtype))
+        return run(algorithm, here, plan, on_progress), units
+
+    def _tally(self, result: FitResult, units: Units | None) -> Tally:
+        """What a criterion needs to know of a fit that was scored."""
+        constructor: Any = ALGORITHMS[self.algorithm]
+        in_one_pot = isinstance(constructor, type) and issubclass(constructor, InOnePot)
+        return tally(result, in_one_pot=in_one_pot, log_scale=0.0 if units is None else self._log_scale(units))
+
+    def _log_scale(self, units: Units) -> float:
+        """What the log density of a row in the units of the fit has too much."""
+        return 0.0
+
+    def _expose_selection(self, search: Search | None) -> None:
+        """The curve by which the number of components was chosen, if it was."""
+        if search is None:
+            self.__dict__.pop("selection_", None)  # of an earlier fit
+            return
+        self.selection_ = search.curve
+        self.cost_["selection_exchanges"] = search.exchanges
 
     def _missing_allowed(self) -> bool:
         """Whether cells may be NaN."""
@@ -133,7 +174,8 @@ class BaseFederatedMixture(BaseEstimator):
         return units, plan.apply(federation, units)
 
     def _check_parameters(self) -> None:
-        check_count("n_components", self.n_components, least=1)
+        check_components(self.n_components)
+        check_choice("criterion", self.criterion, CRITERIA)
         check_count("max_rounds", self.max_rounds, least=1)
         check_count("n_init", self.n_init, least=1)
         check_count("center_sweeps", self.center_sweeps, least=1)
@@ -178,7 +220,7 @@ class BaseFederatedMixture(BaseEstimator):
             None if target is None else [target[rows_of_site] for rows_of_site in members],
             [weight[rows_of_site] for rows_of_site in members],
             columns=None if columns is None else [str(name) for name in columns],
-            min_rows=self.n_components,
+            min_rows=fewest(self.n_components),
             missing_allowed=self._missing_allowed(),
         )
         federation.check_columns(constant_allowed=family.has_target)
@@ -264,6 +306,7 @@ class BaseFederatedMixture(BaseEstimator):
         self.center_ = result.center
 
     def _expose(self, result: FitResult) -> None:
+        self.n_components_ = int(result.weights.shape[1])
         self.weights_ = result.weights
         middle = np.median(result.weights, axis=0)
         self.center_weights_ = middle / middle.sum()

@@ -25,8 +25,8 @@ class FederatedMixture(FederatedDensity):
     draw_start : callable ``(key, rows) -> theta_r``
         A start ``(q,)`` for one component from a few random rows ``(start_rows, p)`` of a site; ``key`` is a
         ``jax.random`` key, for starts that need noise of their own.
-    n_components : int, default=1
-        R, the same at every site.
+    n_components : int, range or list of int, or "auto", default=1
+        R, the same at every site, or several to choose from.
     draw_row : callable ``(generator, theta_r) -> row``, optional
         One random row ``(p,)`` of a component, with a NumPy ``Generator``; only :meth:`sample` needs it.
     start_rows : int, default=5
@@ -35,7 +35,7 @@ class FederatedMixture(FederatedDensity):
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
     algorithm, penalty, fallback, penalty_decay, step_size, step_weights, penalty_scaling, penalty_rows : options
     center_solver, center_sweeps, local_steps, acceleration, max_rounds, tol, n_init, align, alignment : options
-    dtype, random_state : options
+    criterion, dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -45,6 +45,7 @@ class FederatedMixture(FederatedDensity):
     center_, center_weights_ : (R, q) the common center, and the median weights that go with it, (R,)
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
     penalty_, penalty_path_, site_gain_, site_gain_se_, fitted_alone_ : as in :class:`FederatedGaussianMixture`
+    n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
     Examples
@@ -77,9 +78,10 @@ class FederatedMixture(FederatedDensity):
         self,
         log_density: Callable[..., Any] | None = None,
         draw_start: Callable[..., Any] | None = None,
-        n_components: int = 1,
+        n_components: Any = 1,
         *,
         draw_row: Callable[..., Any] | None = None,
+        criterion: str = "bic",
         algorithm: str = "fedgrem",
         penalty: float | str = "auto",
         fallback: str | None = "auto",

@@ -27,8 +27,9 @@ class FederatedGaussianMixture(FederatedDensity):
 
     Parameters
     ----------
-    n_components : int, default=1
-        R, the same at every site.
+    n_components : int, range or list of int, or "auto", default=1
+        R, the same at every site. Of several, the one with the least ``criterion`` is taken; "auto" goes up from 1
+        until three more have not been better, and at most to 20 or the rows of the smallest site.
     covariance : {"tied", "full", "diag", "spherical", "identity"}, default="tied"
         One matrix for all components of a site; one for each; variances only, per column or one for all; or none.
         Covariances are shrunk to a common one like the means, each site's as a whole.
@@ -43,6 +44,9 @@ class FederatedGaussianMixture(FederatedDensity):
         What to do about cells that are NaN: refuse them with a message, or take them as missing at random and put what
         is expected of them given the rest of the row in their place, E-step by E-step. Not with "fedgmm" and
         "fedem-sa".
+    criterion : {"bic", "icl"}, default="bic"
+        How a number of components is chosen: by the Bayesian information criterion, or by the integrated completed
+        likelihood, which also asks that rows surely belong to one component, and so merges overlapping ones.
     algorithm : str, default="fedgrem"
         How the sites work together.
     penalty : float or "auto", default="auto"
@@ -103,6 +107,7 @@ class FederatedGaussianMixture(FederatedDensity):
     covariance_penalty_ : C for the covariances, if penalties were compared
     site_gain_, site_gain_se_ : (K,) each site's gain at ``penalty_``, by fits to a part of its rows
     fitted_alone_ : (K,) which sites got their own fit back
+    n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
     Examples
@@ -119,13 +124,14 @@ class FederatedGaussianMixture(FederatedDensity):
 
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: Any = 1,
         *,
         covariance: str = "tied",
         covariance_penalty: float | None = None,
         standardize: bool | str = "auto",
         reg_covar: float = 1e-6,
         missing: str = "refuse",
+        criterion: str = "bic",
         algorithm: str = "fedgrem",
         penalty: float | str = "auto",
         fallback: str | None = "auto",
@@ -195,10 +201,13 @@ class FederatedGaussianMixture(FederatedDensity):
             self.location_, self.scale_ = units
         self.means_ = result.theta * units.scale + units.location
         self.center_ = result.center * units.scale + units.location
-        self.history_["log_likelihood"] = self.history_["log_likelihood"] - np.log(units.scale).sum() * result.n_rows
+        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_scale(units) * result.n_rows
         if result.spread is not None and result.center_spread is not None:
             self.covariances_ = self._covariances(result.spread, units)
             self.center_covariances_ = self._covariances(result.center_spread, units)
+
+    def _log_scale(self, units: Units) -> float:
+        return float(np.log(units.scale).sum())
 
     def _covariances(self, spread: NumpyArray, units: Units) -> NumpyArray:
         """Matrices ``(..., C, p, p)`` in the columns' own units."""

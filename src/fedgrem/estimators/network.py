@@ -22,8 +22,11 @@ IN_PROCESS, SIMULATOR = "in-process", "flare-simulator"
 ENGINES = (IN_PROCESS, SIMULATOR)
 
 
-def recipe_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = None) -> Recipe:
-    """The fit that an estimator would do, in plain words and numbers; refused where it holds code or rows."""
+def recipe_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = None, *, score: bool = False) -> Recipe:
+    """The fit that an estimator would do, in plain words and numbers; refused where it holds code or rows.
+
+    With ``score``, the sites are asked at the end how well it explains their rows.
+    """
     model._check_parameters()
     family, units = model._family(), model._units_plan()
     name = next((name for name, kind in FAMILIES.items() if type(family) is kind), None)
@@ -55,6 +58,7 @@ def recipe_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = No
         move=units.move,
         intercept=units.intercept,
         missing=model._missing_allowed(),
+        score=score,
         dtype=model.dtype,
         columns=None if columns is None else tuple(columns),
     )
@@ -74,13 +78,15 @@ def fit_elsewhere(
     federation: Federation,
     engine: str,
     on_progress: Callable[[Progress], None] | None,
+    *,
+    score: bool = False,
 ) -> Finished:
     """Fit on the engine of this name."""
     if engine != SIMULATOR:
         raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))}; got {engine!r}.")
     from fedgrem.engines.flare.simulator import fit_in_simulator
 
-    return fit_in_simulator(recipe_for(model), federation, on_progress)
+    return fit_in_simulator(recipe_for(model, score=score), federation, on_progress)
 
 
 def adopt(model: Model, finished: Finished, columns: Sequence[str] | None) -> Model:

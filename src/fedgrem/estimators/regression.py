@@ -32,8 +32,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
 
     Parameters
     ----------
-    n_components : int, default=1
-        R, the same at every site.
+    n_components : int, range or list of int, or "auto", default=1
+        R, the same at every site, or several to choose from.
     noise : {"unit", "shared", "component"}, default="unit"
         The known 1, one noise variance for all components of a site, or one for each. Estimated ones are shrunk to a
         common one like the coefficients.
@@ -52,7 +52,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
     algorithm, penalty, fallback, penalty_decay, step_size, step_weights, penalty_scaling, penalty_rows : options
     center_solver, center_sweeps, local_steps, acceleration, max_rounds, tol, n_init, align, alignment : options
-    dtype, random_state : options
+    criterion, dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -63,6 +63,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     center_intercept_, center_noise_ : (R,)
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
     penalty_, penalty_path_, site_gain_, site_gain_se_, fitted_alone_ : as in :class:`FederatedGaussianMixture`
+    n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
     Examples
@@ -79,13 +80,14 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
 
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: Any = 1,
         *,
         noise: str = "unit",
         fit_intercept: bool | str = "auto",
         standardize: bool | str = "auto",
         ridge: float = 1e-6,
         covariance_penalty: float | None = None,
+        criterion: str = "bic",
         algorithm: str = "fedgrem",
         penalty: float | str = "auto",
         fallback: str | None = "auto",
@@ -159,12 +161,15 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
             self.location_, self.scale_ = units
         self.coef_, self.intercept_ = self._out_of_units(result.theta, units)
         self.center_, self.center_intercept_ = self._out_of_units(result.center, units)
-        self.history_["log_likelihood"] = self.history_["log_likelihood"] - np.log(units.scale[-1]) * result.n_rows
+        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_scale(units) * result.n_rows
         self.noise_ = np.ones(self.weights_.shape)
         self.center_noise_ = np.ones(self.weights_.shape[1])
         if result.spread is not None and result.center_spread is not None:
             self.noise_ = self.noise_ * np.exp(result.spread[..., 0]) * units.scale[-1]
             self.center_noise_ = self.center_noise_ * np.exp(result.center_spread[..., 0]) * units.scale[-1]
+
+    def _log_scale(self, units: Units) -> float:
+        return float(np.log(units.scale[-1]))
 
     def _out_of_units(self, theta: NumpyArray, units: Units) -> tuple[NumpyArray, NumpyArray]:
         """Coefficients ``(..., p)`` and intercepts ``(...)`` in the units of the rows."""

@@ -11,6 +11,7 @@ from fedgrem.plots.gain import plot_errors, plot_gain
 from fedgrem.plots.penalty import plot_penalty
 from fedgrem.plots.rounds import plot_convergence, plot_likelihood
 from fedgrem.plots.rows import plot_rows
+from fedgrem.plots.selection import plot_selection
 from fedgrem.plots.sites import plot_sites
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "plot_likelihood",
     "plot_penalty",
     "plot_rows",
+    "plot_selection",
     "plot_sites",
     "plot_thresholds",
     "plot_weights",

@@ -95,7 +95,7 @@ def measure_gain(
     """
     given = given_rows(model, X, y, sites)
     names = [str(name) for name in model.site_names_]
-    used, held = _split(given, names, int(model.n_components), share, seed)
+    used, held = _split(given, names, model.weights_.shape[1], share, seed)
     if len(np.unique(given.site[used])) < 2 or not held.any():
         raise InputError(
             "the gain over fitting alone needs at least two sites with rows to fit and to hold back; give more rows, "
@@ -136,7 +136,7 @@ def _split(
 
 def _refitted(model: BaseFederatedMixture, seen: GivenRows, changes: dict[str, Any]) -> BaseFederatedMixture:
     """A fit of the same options on other rows; starts that the user gave need all the sites they were given for."""
-    options = model.get_params(deep=False) | changes
+    options = model.get_params(deep=False) | {"n_components": model.weights_.shape[1]} | changes
     if len(np.unique(seen.site)) < len(model.site_names_):
         options |= {"weights_init": None, f"{model._theta_name}_init": None}
     fit: Any = type(model)(**options)

@@ -23,6 +23,7 @@ from fedgrem.report.model_sections import (
     site_section,
     tiles,
 )
+from fedgrem.report.model_selection import selection_section
 from fedgrem.report.model_words import Origin, facts, headline, in_short, lead
 from fedgrem.report.page import document, fact_list, marked_list
 from fedgrem.report.summary import Summary, summarize
@@ -72,7 +73,7 @@ def model_page(
     drawn_rows: str = "",
     origin: Origin | None = None,
 ) -> str:
-    """The page: in short, what was fitted, components, sites, gain, rounds, words."""
+    """The page: in short, what was fitted, how many components, components, sites, gain, rounds, words."""
     parts = [
         f"<h1>{escape(headline(summary))}</h1>",
         f'<p class="lead">{escape(lead(model, summary))}</p>',
@@ -80,6 +81,7 @@ def model_page(
         marked_list(in_short(model, summary, gains)),
         "<h2>What was fitted</h2>",
         fact_list(facts(model, summary, origin, datetime.now().astimezone())),
+        *selection_section(model),
         *component_section(model, summary),
         *site_section(model, summary),
         *penalty_section(model),

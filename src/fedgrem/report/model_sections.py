@@ -63,7 +63,7 @@ def component_section(model: BaseFederatedMixture, summary: Summary) -> list[str
     note = f"{NOTES.get(model._theta_name, NOTES['params'])} {NOTES['shades']} {spread}"
     table = center_map(model)
     if len(summary.sites) > 1:
-        table = _beside(table, _figure(lambda ax: plot_sites(model, ax), 4.4, "Sites around the centers", "around"))
+        table = beside(table, _figure(lambda ax: plot_sites(model, ax), 4.4, "Sites around the centers", "around"))
     return ["<h2>The components, at the common center</h2>", f"<p>{note}</p>", table]
 
 
@@ -101,7 +101,7 @@ def gain_section(
     odd = frozenset(site.name for site in summary.sites if site.odd)
     height = 1.5 + 0.24 * min(len(gains.sites), MOST_ROWS)
     figure = _figure(lambda ax: plot_gain(gains, ax, odd=odd), height, "Gain over fitting alone", "gain marks")
-    parts += [f"<p>{NOTES['gain']}</p>", _beside(gain_table(gains, odd), figure)]
+    parts += [f"<p>{NOTES['gain']}</p>", beside(gain_table(gains, odd), figure)]
     for names, why in ((gains.too_small, "too few rows to hold any back"), (gains.unknown, "not in the model")):
         if names:
             parts.append(f'<p class="note">Left out, {why}: {count(len(names), "site")} ({escape(listed(names))}).</p>')
@@ -135,22 +135,26 @@ def round_section(model: BaseFederatedMixture, summary: Summary) -> list[str]:
         return []
     movement = _figure(lambda ax: plot_convergence(model, ax), 3.6, "Movement per round", "movement")
     likelihood = _figure(lambda ax: plot_likelihood(model, ax), 3.6, "Log-likelihood per round", "likelihood")
-    return ["<h2>How the fit went</h2>", _beside(movement, likelihood)]
+    return ["<h2>How the fit went</h2>", beside(movement, likelihood)]
 
 
 def drawing(draw: Callable[[Axes], Any], height: float, words: str) -> str:
     """What ``draw`` puts on new axes, as markup; ``words`` are for those who cannot see it."""
-    figure = new_figure((WIDTH, height))
-    draw(figure.subplots())
-    return picture(figure, words)
+    new = new_figure((WIDTH, height))
+    draw(new.subplots())
+    return picture(new, words)
 
 
 def _figure(draw: Callable[[Axes], Any], height: float, words: str, *notes: str) -> str:
-    caption = " ".join(NOTES[note] for note in notes)
+    return figure(draw, height, words, " ".join(NOTES[note] for note in notes))
+
+
+def figure(draw: Callable[[Axes], Any], height: float, words: str, caption: str) -> str:
+    """A drawing with what stands below it."""
     return f'<figure class="drawing">{drawing(draw, height, words)}<figcaption>{caption}</figcaption></figure>'
 
 
-def _beside(left: str, right: str) -> str:
+def beside(left: str, right: str) -> str:
     """Next to each other where there is room, below each other where there is none."""
     left = left if left.startswith("<figure") else f"<div>{left}</div>"
     return f'<div class="side">{left}{right}</div>'

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.report.selection import selection_of
 from fedgrem.types import NumpyArray
 
 ODD_SPREADS, ODD_PULLS = 4.0, 3.0
@@ -59,6 +60,8 @@ class Summary(NamedTuple):
     """Distance beyond which a site of median size is odd; see :func:`odd_beyond`."""
     sites: list[SiteSummary]
     """In the order of ``site_names_``."""
+    selection: dict[str, Any] | None = None
+    """How the number of components was chosen; None if it was given."""
 
     @property
     def n_rows(self) -> float:
@@ -184,4 +187,5 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         typical_distance=float(np.median(model.site_distance_.max(axis=1))),
         odd_beyond=float(np.median(odd_beyond(model))),
         sites=sites,
+        selection=selection_of(model),
     )

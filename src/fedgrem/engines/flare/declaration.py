@@ -25,9 +25,9 @@ from fedgrem.types import Broadcast, NumpyArray, Params, SiteData, StartRequest
 CENSUS = "census"
 """The first task: a site says how many rows it has, and summarizes its columns."""
 START_TASKS = ("local_size", "local_start", "local_compare", "local_track")
-STEP = "local_step"
+STEP, SCORE = "local_step", "local_score"
 PATH_STEP, PATH_SCORE = "path_step", "path_score"
-TASKS = (CENSUS, *START_TASKS, PATH_STEP, PATH_SCORE, STEP)
+TASKS = (CENSUS, *START_TASKS, PATH_STEP, PATH_SCORE, STEP, SCORE)
 NAME_BYTES = 64
 SOME_ROWS = 8
 """Rows of the made-up site that is traced; no shape of a message depends on it."""
@@ -37,8 +37,8 @@ class Order(NamedTuple):
     """What the center sends to one site: a site remembers its rows and nothing else."""
 
     sent: Any
-    """What the task is given: nothing, a :class:`~fedgrem.types.StartRequest`, a :class:`~fedgrem.types.Broadcast`, or
-    the requests of :mod:`fedgrem.algorithms.path`."""
+    """What the task is given: nothing, a :class:`~fedgrem.types.StartRequest`, a :class:`~fedgrem.types.Broadcast`,
+    :class:`~fedgrem.types.Params`, or the requests of :mod:`fedgrem.algorithms.path`."""
     units: Units | None
     """The units of the fit; None leaves the rows as they are."""
     gaps: Any
@@ -108,6 +108,8 @@ class Declaration:
             sent = self._step_request
         elif task in (PATH_STEP, PATH_SCORE):
             sent = self._path_request(task)
+        elif task == SCORE:
+            sent = self._params
         elif task in START_TASKS:
             sent = self._start_request(task, held, 2 if n_candidates is None else n_candidates)
         return Order(sent, units, number_like(np.bool_, ()))

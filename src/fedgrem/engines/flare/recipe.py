@@ -67,6 +67,8 @@ class Recipe:
     intercept: bool = False
     missing: bool = False
     """Whether cells may be empty."""
+    score: bool = False
+    """Whether sites are asked at the end how well the fit explains their rows."""
     dtype: Precision = "float64"
     columns: tuple[str, ...] | None = None
     """Column names, in order, that a site compares with its own; None asks for no names."""
@@ -95,6 +97,7 @@ class Recipe:
             path=path if self.compare else (),
             given_penalty=None if self.choose else self.penalty,
             fallback=self.fallback,
+            score=self.score,
         )
 
     def build_family(self) -> Family:

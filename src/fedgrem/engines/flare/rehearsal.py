@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgrem.algorithms.align import derive_key
 from fedgrem.data.units import Summary
-from fedgrem.engines.flare.declaration import CENSUS, STEP, Order, read_names
+from fedgrem.engines.flare.declaration import CENSUS, SCORE, STEP, Order, read_names
 from fedgrem.engines.flare.guard import Guard
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
@@ -78,6 +78,8 @@ def play_once(site: SiteAtWork, *, compare: bool = False) -> list[tuple[str, Any
         twice = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), start.params)
         start = ask("local_compare", StartRequest(key, twice, penalty))
     step = ask(STEP, _first_round(recipe, start))
+    if recipe.score:
+        ask(SCORE, start.params)
     return [(CENSUS, census), ("local_start", start), (STEP, step)]
 
 
