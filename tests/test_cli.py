@@ -144,12 +144,12 @@ def test_show_gives_tables_or_json(model, capsys):
     assert run("show", model) == 0
     out = capsys.readouterr().out
     assert "Centers" in out
-    assert re.search(r"west\s+odd", out)
+    assert re.search(r"west\s+suspect", out)
     assert run("show", model, "--json") == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["n_sites"] == 4
     assert plain["parameters"] == ["a", "b"]
-    assert [site["name"] for site in plain["sites"] if site["odd"]] == ["west"]
+    assert [site["name"] for site in plain["sites"] if site["verdict"] == "suspect"] == ["west"]
 
 
 def test_show_draws_a_plot(model, tmp_path):

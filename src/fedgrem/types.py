@@ -162,3 +162,5 @@ class FitResult(NamedTuple):
     """(K,) which candidate each site took in the last exchange of starts; -1 is its own."""
     cost: dict[str, int]
     """Exchanges and numbers sent, by purpose."""
+    look: dict[str, NumpyArray] | None = None
+    """What the last look from the center found, by name, one entry per site; None if nobody was asked."""

@@ -18,6 +18,8 @@ class Plan(NamedTuple):
     align: bool = True
     start_penalty: float = 0.0
     """lambda by which sites weigh a distance from the common start when they choose among starts."""
+    look: bool = False
+    """Whether every site takes a last look from the center after the rounds, for the verdicts."""
 
 
 class Progress(NamedTuple):

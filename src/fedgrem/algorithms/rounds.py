@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.base import Algorithm, Engine
+from fedgrem.algorithms.look import look_around
 from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.search import Starts, count_numbers, find_starts
 from fedgrem.types import (
@@ -129,7 +130,11 @@ def run(
     cost["rounds"] = played
     cost["numbers_per_round"] = count_numbers(state.central.params)
     distance = np.array(distances(algorithm, state.central))
-    return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance)
+    result = _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance)
+    if not plan.look:
+        return result
+    look = look_around(engine, state.central)
+    return result._replace(look=look, cost=cost | {"look_exchanges": 1})
 
 
 def _joined(records: list[RoundRecord]) -> RoundRecord:

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.look import local_look
 from fedgrem.algorithms.start import StartPlan, local_compare, local_start, local_track
 from fedgrem.families.base import Family
 from fedgrem.types import SiteData, StartReply, StartRequest
@@ -28,5 +29,6 @@ def local_task(name: str, algorithm: Algorithm, start: StartPlan) -> Callable[[S
         "local_compare": partial(local_compare, algorithm.family, start),
         "local_track": partial(local_track, algorithm.family, start),
         "local_step": algorithm.local_step,
+        "local_look": partial(local_look, algorithm.family),
     }
     return tasks[name]

@@ -14,8 +14,8 @@ from fedgrem.estimators.parameters import check_choice, check_count, check_numbe
 from fedgrem.estimators.scoring import FittedParams
 from fedgrem.families.base import Family
 from fedgrem.families.gaussian import COVARIANCES, Gaussian
-from fedgrem.kernels.spread import to_covariance
-from fedgrem.types import FitResult, NumpyArray
+from fedgrem.kernels.spread import from_covariance, to_covariance
+from fedgrem.types import FitResult, NumpyArray, Params
 
 
 class FederatedGaussianMixture(FederatedDensity):
@@ -86,6 +86,8 @@ class FederatedGaussianMixture(FederatedDensity):
     weights_, means_ : (K, R), (K, R, p)
     center_, center_weights_ : (R, p) the common center, and the median weights that go with it, (R,)
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
+    site_verdict_ : (K,) "at the center", "similar", "own answer", "suspect", or "not judged" where there is no center
+    site_evidence_ : dict of arrays, what the verdicts rest on; see docs/verdicts.md
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
     Examples
@@ -180,6 +182,19 @@ class FederatedGaussianMixture(FederatedDensity):
         if result.spread is not None and result.center_spread is not None:
             self.covariances_ = self._covariances(result.spread, units)
             self.center_covariances_ = self._covariances(result.center_spread, units)
+
+    def _log_volume(self, units: Units | None) -> float:
+        return 0.0 if units is None else float(np.log(units.scale).sum())
+
+    def _center_params(self, units: Units | None) -> Params:
+        params = super()._center_params(units)
+        if units is not None:
+            params = params._replace(theta=(params.theta - units.location) / units.scale)
+        if self.covariance == "identity":
+            return params
+        scale = np.ones(self.center_.shape[1]) if units is None else units.scale
+        matrices = jnp.asarray(self.center_covariances_ / (scale[:, None] * scale))
+        return params._replace(spread=from_covariance(self.covariance, matrices))
 
     def _covariances(self, spread: NumpyArray, units: Units) -> NumpyArray:
         """Matrices ``(..., C, p, p)`` in the columns' own units."""

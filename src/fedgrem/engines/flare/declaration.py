@@ -22,8 +22,8 @@ from fedgrem.types import Broadcast, NumpyArray, Params, SiteData, StartRequest
 CENSUS = "census"
 """The first task: a site says how many rows it has, and summarizes its columns."""
 START_TASKS = ("local_size", "local_start", "local_compare", "local_track")
-STEP = "local_step"
-TASKS = (CENSUS, *START_TASKS, STEP)
+STEP, LOOK = "local_step", "local_look"
+TASKS = (CENSUS, *START_TASKS, STEP, LOOK)
 NAME_BYTES = 64
 SOME_ROWS = 8
 """Rows of the made-up site that is traced; no shape of a message depends on it."""
@@ -101,6 +101,8 @@ class Declaration:
         sent: Any = ()
         if task == STEP:
             sent = self._step_request
+        elif task == LOOK:
+            sent = self._params
         elif task in START_TASKS:
             sent = self._start_request(task, held, 2 if n_candidates is None else n_candidates)
         return Order(sent, units, number_like(np.bool_, ()))

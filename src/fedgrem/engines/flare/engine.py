@@ -15,7 +15,7 @@ from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.rounds import LoopState, distances, play_round
 from fedgrem.data.federation import Units
 from fedgrem.data.units import Summary
-from fedgrem.engines.flare.declaration import CENSUS, STEP, Census, Declaration, Order, number_like, read_names
+from fedgrem.engines.flare.declaration import CENSUS, LOOK, STEP, Census, Declaration, Order, number_like, read_names
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.roster import Roster
 from fedgrem.engines.flare.site import REASONS
@@ -168,6 +168,8 @@ class OverNetwork:
 
     def ask(self, task: str, sent: Any) -> Any:
         """Send each site its part and stack the replies; a site that is lost now has no start, and is dropped."""
+        if task == LOOK:
+            return self._look(sent)
         names = list(self.roster.names)
         orders = dict(zip(names, self._orders(sent, range(len(names))), strict=True))
         replies = self._judge(task, self._deliver(task, orders), lose=True)
@@ -176,6 +178,16 @@ class OverNetwork:
             self._settle_units()
             raise SitesChangedError
         return _stack([replies[name] for name in names])
+
+    def _look(self, sent: Any) -> Any:
+        """The last look after the rounds: of a site that does not answer nothing is known, and the fit stands."""
+        names, traffic = self.roster.names, self.traffic
+        places = [k for k, name in enumerate(names) if name not in self.roster.out]
+        orders = dict(zip([names[k] for k in places], self._orders(sent, places), strict=True))
+        replies = self._judge(LOOK, self._deliver(LOOK, orders))
+        self.traffic = traffic  # what is told of the cost is that of a round
+        nothing = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan, leaf.dtype), self._declaration.reply(LOOK))
+        return _stack([replies.get(name, nothing) for name in names])
 
     def play(self, state: LoopState, tol: float, limit: int) -> tuple[LoopState, RoundRecord]:
         """Play one round with the sites that answer; the others keep their parameters."""

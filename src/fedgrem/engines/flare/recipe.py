@@ -83,6 +83,7 @@ class Recipe:
             tol=self.tol,
             seed=self.seed,
             start_penalty=0.0 if alone else steady_penalty(self.penalty, self.penalty_decay, n_parameters, n_sites),
+            look=n_sites > 1,
         )
 
     def build_family(self) -> Family:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgrem.algorithms.align import derive_key
 from fedgrem.data.units import Summary
-from fedgrem.engines.flare.declaration import CENSUS, STEP, Order, read_names
+from fedgrem.engines.flare.declaration import CENSUS, LOOK, STEP, Order, read_names
 from fedgrem.engines.flare.guard import Guard
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
@@ -22,6 +22,7 @@ TITLES = {
     CENSUS: "First report (once per fit)",
     "local_start": "A start (a few times before round 1)",
     STEP: "A round (every round)",
+    LOOK: "A last look (once, after the rounds)",
 }
 
 
@@ -78,7 +79,7 @@ def play_once(site: SiteAtWork, *, compare: bool = False) -> list[tuple[str, Any
         twice = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), start.params)
         start = ask("local_compare", StartRequest(key, twice, penalty))
     step = ask(STEP, _first_round(recipe, start))
-    return [(CENSUS, census), ("local_start", start), (STEP, step)]
+    return [(CENSUS, census), ("local_start", start), (STEP, step), (LOOK, ask(LOOK, start.params))]
 
 
 def _first_round(recipe: Recipe, start: StartReply) -> Broadcast:

@@ -118,8 +118,8 @@ def write_result(folder: Path, finished: Finished) -> None:
     for name, value in result._asdict().items():
         if isinstance(value, np.ndarray):
             arrays[f"result/{name}"] = value
-        elif name == "history":
-            arrays |= {f"history/{key}": np.asarray(kept) for key, kept in value.items()}
+        elif isinstance(value, dict) and name in ("history", "look"):
+            arrays |= {f"{name}/{key}": np.asarray(kept) for key, kept in value.items()}
         else:
             plain[name] = value
     if finished.units is not None:
@@ -131,9 +131,12 @@ def read_result(folder: Path) -> Finished:
     """The result of a fit."""
     about, arrays = _read(folder / RESULT)
     plain: dict[str, Any] = about["result"]
-    history = {key.removeprefix("history/"): kept for key, kept in arrays.items() if key.startswith("history/")}
-    values = {key.removeprefix("result/"): kept for key, kept in arrays.items() if key.startswith("result/")}
+    history, look, values = (
+        {key.removeprefix(part): kept for key, kept in arrays.items() if key.startswith(part)}
+        for part in ("history/", "look/", "result/")
+    )
     plain |= {"site_names": tuple(plain["site_names"]), "unsettled": tuple(plain["unsettled"]), "history": history}
+    plain["look"] = look or None
     units = Units(arrays["units/location"], arrays["units/scale"]) if "units/location" in arrays else None
     return Finished(FitResult(**plain | values), units, about["about"])
 
