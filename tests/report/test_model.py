@@ -96,7 +96,7 @@ def test_every_site_has_one_verdict_and_they_add_up():
     text = page_of(model)
     counted = [int(n) for n in re.findall(r"<b>(\d+) of 5 sites</b>", text)]
     assert sum(counted) == 5
-    assert "<b>1 of 5 sites</b> is farther out than size and spread explain: site-4 (" in text
+    assert "<b>1 of 5 sites</b> is suspect: site-4 (30 from the center, where 1.0 would be usual)" in text
 
 
 @pytest.mark.usefixtures("_no_figures")

@@ -6,7 +6,7 @@ import pytest
 from fedgrem import FederatedGaussianMixture
 from fedgrem.errors import InputError
 from fedgrem.report import summarize
-from fedgrem.report.summary import suspect_beyond, parameter_names
+from fedgrem.report.summary import parameter_names, suspect_beyond
 
 
 def federation(shift, n_rows=(40, 40, 40, 40)):

@@ -7,8 +7,10 @@ usual: with :math:`\tau^2` the median of :math:`(D_j - \nu)/n_j` over them, site
 
 .. math:: E_k = \nu (1 + n_k / N) + \max(n_k, \operatorname{median} n_j)\, \tau^2,
 
-and :math:`\log(D_k / E_k)` is compared with the median and the median absolute deviation of theirs. A quarter
-or so of hostile sites moves neither far, and the quantiles are those of Student's distribution that few sites call for.
+and :math:`\sqrt[3]{D_k / E_k}`, which is nearly Gaussian for a chi-squared number of any degrees (Wilson and Hilferty
+1931), is compared with the median and the median absolute deviation of theirs, the latter at least what chance alone
+makes it. A quarter or so of hostile sites moves neither far, and quantiles are those of Student's distribution that few
+sites call for.
 """
 
 from typing import NamedTuple
@@ -25,6 +27,12 @@ FALSE_ALARM = 0.01
 """Share of honest sites that are called suspect, at most."""
 FEWEST_SITES = 4
 """Of fewer sites nobody can say which one is odd."""
+PRIOR = 3.0
+"""Degrees of freedom that a scale gains by not falling below what chance makes it.
+
+False alarms stay at about the stated rate while honest sites vary up to twice as much as chance would have it, and rise
+to 3% where they vary much more, of 10 sites.
+"""
 CONTRADICTION = 10.0
 """A fitted answer that is this many times as far out (squared) as the site's own look admits contradicts it."""
 
@@ -58,7 +66,7 @@ class Scores(NamedTuple):
     p_fit: NumpyArray
     """(K,) chance that an honest site's rows are described as oddly as this, badly or all too well."""
     impossible: NumpyArray
-    """(K,) whether a report cannot be true: not finite, worse than the center, or at odds with the fitted answer."""
+    """(K,) whether a report cannot be true: worse than the center, or at odds with the answer it was fitted."""
 
 
 def score(seen: Sightings, others: Sightings | None = None) -> Scores:
@@ -84,9 +92,8 @@ def _usable(seen: Sightings) -> Sightings:
 def _score_one(site: Sightings, others: Sightings) -> tuple[float, ...]:
     n, log_likelihood, deviance, fitted = (float(leaf[0]) for leaf in site[:-1])
     degrees, count = site.degrees, len(others.n_rows)
-    broken = not (np.isfinite(deviance) and np.isfinite(log_likelihood) and np.isfinite(fitted))
-    if count < FEWEST_SITES - 1:
-        return degrees, np.inf, np.nan, np.nan, np.nan, broken
+    if count < FEWEST_SITES - 1 or not np.isfinite(deviance + log_likelihood):
+        return degrees, np.inf, np.nan, np.nan, np.nan, False
     middle_rows = float(np.median(others.n_rows))
     total = float(np.minimum(others.n_rows, WEIGHT_CAP * middle_rows).sum())
     spread = max(0.0, float(np.median((others.deviance - degrees) / others.n_rows)))
@@ -95,21 +102,23 @@ def _score_one(site: Sightings, others: Sightings) -> tuple[float, ...]:
         # The center is an estimate too. A site smaller than the middle one may deviate as much as that.
         return np.asarray(degrees * (1.0 + rows / total) + np.maximum(rows, middle_rows) * spread)
 
-    def unusual(value: NumpyArray, rows: NumpyArray | float) -> NumpyArray:
-        return np.asarray(np.log(np.maximum(value, 0.01 * degrees) / expect(rows)))
+    chance = 2.0 / (9.0 * degrees)
 
-    known = unusual(others.deviance, others.n_rows)
-    least = np.sqrt(2.0 / degrees)
-    middle, scale = _middle_and_scale(known)
-    scale = max(scale, least)
+    def unusual(value: NumpyArray, rows: NumpyArray | float) -> NumpyArray:
+        """About standard normal by chance."""
+        return np.asarray((np.cbrt(np.maximum(value, 0.0) / expect(rows)) - 1.0 + chance) / np.sqrt(chance))
+
+    middle, scale = _middle_and_scale(unusual(others.deviance, others.n_rows))
+    scale = max(scale, 1.0)
     expected = float(expect(n))
-    limit = expected * float(np.exp(middle + scale * student_quantile(FALSE_ALARM / 2.0, count)))
-    p_distance = student_tail((float(unusual(np.array(deviance), n)) - middle) / scale, count)
+    most = middle + scale * student_quantile(FALSE_ALARM / 2.0, count, PRIOR)
+    limit = expected * (1.0 - chance + np.sqrt(chance) * most) ** 3
+    p_distance = student_tail((float(unusual(np.array(deviance), n)) - middle) / scale, count, PRIOR)
     fit = _fit(n, log_likelihood, others, degrees)
     p_fit = min(1.0, 2.0 * student_tail(abs(fit), count))
     slack = 1e-6 * (1.0 + abs(log_likelihood)) + degrees
-    impossible = broken or deviance < -slack or fitted > CONTRADICTION * (max(deviance, 0.0) + expected)
-    return expected, limit, 1.0 if np.isnan(p_distance) else p_distance, fit, p_fit, impossible
+    impossible = deviance < -slack or not fitted <= CONTRADICTION * (max(deviance, 0.0) + expected)
+    return expected, limit, p_distance, fit, p_fit, impossible
 
 
 def _fit(n: float, log_likelihood: float, others: Sightings, degrees: float) -> float:
@@ -129,29 +138,29 @@ def _middle_and_scale(values: NumpyArray) -> tuple[float, float]:
     return middle, 1.4826 * float(np.median(np.abs(values - middle)))
 
 
-def _student(count: int) -> tuple[float, float]:
+def _student(count: int, prior: float) -> tuple[float, float]:
     """Degrees of freedom and scale of Student's distribution that ``(x - median) / (1.4826 MAD)`` follows.
 
     Median and MAD are those of ``count`` other Gaussian numbers; fitted to quantiles at 0.5% and below, for 3 to 100.
     """
-    return 0.1 + 0.77 * (count // 2), float(np.sqrt(1.0 + 0.5 * np.pi / count))
+    return 0.1 + 0.77 * (count // 2) + prior, float(np.sqrt(1.0 + 0.5 * np.pi / count))
 
 
-def student_quantile(tail: float, count: int) -> float:
+def student_quantile(tail: float, count: int, prior: float = 0.0) -> float:
     """What a number exceeds with probability ``tail``, in robust deviations of ``count`` others.
 
     Examples
     --------
     >>> [round(student_quantile(0.005, n), 1) for n in (4, 9, 30)]
-    [16.5, 5.9, 3.1]
+    [17.1, 6.0, 3.2]
     """
-    degrees, scale = _student(count)
+    degrees, scale = _student(count, prior)
     return float(scale * stats.t.isf(tail, degrees))
 
 
-def student_tail(deviations: float, count: int) -> float:
+def student_tail(deviations: float, count: int, prior: float = 0.0) -> float:
     """The way back: the probability to exceed so many robust deviations."""
-    degrees, scale = _student(count)
+    degrees, scale = _student(count, prior)
     return float(stats.t.sf(deviations / scale, degrees))
 
 
@@ -161,9 +170,7 @@ def p_value(scores: Scores) -> NumpyArray:
     return np.where(scores.impossible.astype(bool), 0.0, both)
 
 
-def words(
-    scores: Scores, seen: Sightings, distance: NumpyArray, pull: NumpyArray, *, pulled: bool, judged: bool = True
-) -> NumpyArray:
+def words(scores: Scores, seen: Sightings, distance: NumpyArray, pull: NumpyArray, *, pulled: bool) -> NumpyArray:
     """One word per site, ``(K,)``.
 
     Parameters
@@ -172,17 +179,15 @@ def words(
     pulled : whether that pull decided who is at the center. A site is then at the center if every component is, similar
         if none is farther out than the pull, and has its own answer otherwise. If not, its deviance says so: within
         what chance explains in 95 of 100 sites, within four times that (twice the distance), or beyond.
-    judged : False where there is no center to hold the sites against.
     """
-    if not judged:
-        return np.full(len(distance), NOT_JUDGED)
     if pulled:
         at_center, similar = np.all(distance == 0.0, axis=1), np.all(distance <= pull[:, None], axis=1)
     else:
         chance = by_chance(seen)
         at_center, similar = seen.deviance <= chance, seen.deviance <= 4.0 * chance
     plain = np.where(at_center, AT_CENTER, np.where(similar, SIMILAR, OWN_ANSWER))
-    return np.where(p_value(scores) <= FALSE_ALARM, SUSPECT, plain)
+    found = np.where(p_value(scores) <= FALSE_ALARM, SUSPECT, plain)
+    return np.where(np.isfinite(seen.deviance), found, NOT_JUDGED)  # a site may be away when it is asked
 
 
 def by_chance(seen: Sightings) -> NumpyArray:

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,10 +14,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedgrem.algorithms.align import align_to, derive_key
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.join import join
-from fedgrem.algorithms.look import local_look
+from fedgrem.algorithms.look import Look, local_look
 from fedgrem.algorithms.start import StartPlan, local_start
 from fedgrem.algorithms.verdicts import score
-from fedgrem.data.federation import Federation, Units
+from fedgrem.data.federation import Federation, Units, bucket_sizes
 from fedgrem.data.tables import gather, gather_values
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.verdicts import PER_SITE, evidence, judge, last_pull, remembered, sightings
@@ -49,7 +50,8 @@ def fit_site(model: "BaseFederatedMixture", rows: Any, y: Any, name: Any, sample
     with precision(model.dtype):
         site = model._units_plan().apply(federation, units).sites[0]
         gaps = bool(np.isnan(site.rows).any())
-        data: SiteData = jax.tree.map(jnp.asarray, site.as_data(None, numpy_dtype(model.dtype), gaps=gaps))
+        ((size, _),) = bucket_sizes([len(site.rows)])
+        data: SiteData = jax.tree.map(jnp.asarray, site.as_data(size, numpy_dtype(model.dtype), gaps=gaps))
         result = _fit_one(model, family, data, label, units)
         _append(model, result, units)
     if result.unsettled:
@@ -122,7 +124,7 @@ def _fit_one(
     nothing = jnp.zeros(0, dtype=center.theta.dtype)
     request = StartRequest(key, Params(nothing, nothing, center.spread), jnp.zeros((), dtype=center.theta.dtype))
     plan = StartPlan(n_components, n_init=model.n_init)
-    start: StartReply = jax.jit(lambda data, sent: local_start(family, plan, data, sent))(data, request)
+    start = _start(family, plan, data, request)
     one = jax.tree.map(lambda leaf: leaf[None], start.params)
     own: Params = jax.tree.map(lambda leaf: leaf[0], align_to(family, one, center))
     algorithm = FedGrEM(family, step_size=float(model.step_size), penalty_scaling=model.penalty_scaling)
@@ -130,7 +132,7 @@ def _fit_one(
     penalty = np.inf if shared else last_pull(model)
     spread_penalty = np.inf if shared else model._spread_penalty(center.spread)
     joined = join(algorithm, data, own, center, jnp.asarray(penalty), jnp.asarray(spread_penalty), jnp.asarray(tol))
-    look = jax.jit(lambda data, sent: local_look(family, data, sent))(data, center)
+    look = _look(family, data, center)
     away = family.in_noise_units(joined.params.theta - center.theta, center.spread)
     distance = np.asarray(jnp.sqrt(jnp.sum(away * away, axis=-1)))
     movement = float(joined.movement)
@@ -159,6 +161,16 @@ def _fit_one(
             "at_center": np.array([float(look.at_center)]),
         },
     )
+
+
+@partial(jax.jit, static_argnames=("family", "plan"))
+def _start(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:
+    return local_start(family, plan, data, request)
+
+
+@partial(jax.jit, static_argnames=("family",))
+def _look(family: Family, data: SiteData, center: Params) -> Look:
+    return local_look(family, data, center)
 
 
 def _append(model: "BaseFederatedMixture", result: FitResult, units: Units | None) -> None:
