@@ -37,6 +37,8 @@ WITHOUT_CENTER = {
 }
 """Algorithms that leave no center to fit a new site against, and what they did instead."""
 LEAST_TOL = 1e-6
+ON_CENTER = 1e-12
+"""Relative distance that rounding may leave."""
 
 
 def fit_site(model: "BaseFederatedMixture", rows: Any, y: Any, name: Any, sample_weight: Any) -> None:
@@ -134,13 +136,16 @@ def _fit_one(
     joined = join(algorithm, data, own, center, jnp.asarray(penalty), jnp.asarray(spread_penalty), jnp.asarray(tol))
     look = _look(family, data, center)
     away = family.in_noise_units(joined.params.theta - center.theta, center.spread)
-    distance = np.asarray(jnp.sqrt(jnp.sum(away * away, axis=-1)))
+    distance = np.array(jnp.sqrt(jnp.sum(away * away, axis=-1)))
+    # Into the units of the noise and back is not exact: what was moved onto the center is on it.
+    there = distance < ON_CENTER * (1.0 + np.abs(np.asarray(center.theta)).max())
+    distance[there] = 0.0
     movement = float(joined.movement)
     spread = joined.params.spread
     return FitResult(
         site_names=(name,),
         weights=np.array(joined.params.weights)[None],
-        theta=np.array(joined.params.theta)[None],
+        theta=np.where(there[:, None], center.theta, joined.params.theta)[None],
         center=np.array(center.theta),
         spread=None if spread is None else np.array(spread)[None],
         center_spread=None if center.spread is None else np.array(center.spread),
