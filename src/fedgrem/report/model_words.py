@@ -172,7 +172,7 @@ def why(site: SiteSummary) -> str:
     --------
     >>> told = {"p_distance": 1e-4, "p_fit": 0.2, "p_value": 2e-4, "distance": 6.0, "expected": 1.0, "fit": -1.0}
     >>> why(SiteSummary("west", 150.0, [1.0], [5.0], 0, 5.0, "suspect", told, True))
-    '6.0 from the center, where 1.0 would be usual'
+    '6.00 from the center, where 1.00 would be usual'
     """
     found = site.evidence
     if found["p_value"] == 0.0 and found["p_distance"] > 0.0 and found["p_fit"] > 0.0:
