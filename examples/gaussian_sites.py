@@ -1,11 +1,10 @@
-"""Ten hospitals, one of them hostile: what each gains by working together, and who is odd."""
+"""Ten hospitals, one of them hostile: what each gains by working together, and who is suspect."""
 
 import numpy as np
 
 from fedgrem import FederatedGaussianMixture
 from fedgrem.data.simulate import simulate
 from fedgrem.kernels.scores import parameter_errors
-from fedgrem.report import summarize
 
 
 def main() -> None:
@@ -21,8 +20,8 @@ def main() -> None:
         )
         print(f"{name:9} largest error {error.max():.2f}, average over sites {np.mean(error):.2f}")
 
-    odd = [site.name for site in summarize(together).sites if site.odd]
-    print(f"odd: {', '.join(odd)}")
+    suspect = together.site_names_[together.site_verdict_ == "suspect"]
+    print(f"suspect: {', '.join(suspect)}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_version_is_printed(capsys):
     assert capsys.readouterr().out == f"fedgrem {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["demo", "fit", "select", "show", "predict"])
+@pytest.mark.parametrize("command", ["demo", "fit", "select", "show", "predict", "add-site"])
 def test_every_command_has_help_with_an_example(command, capsys):
     assert run(command, "--help") == 0
     assert f"fedgrem {command}" in capsys.readouterr().out
@@ -144,12 +144,23 @@ def test_show_gives_tables_or_json(model, capsys):
     assert run("show", model) == 0
     out = capsys.readouterr().out
     assert "Centers" in out
-    assert re.search(r"west\s+odd", out)
+    assert re.search(r"west\s+suspect", out)
     assert run("show", model, "--json") == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["n_sites"] == 4
     assert plain["parameters"] == ["a", "b"]
-    assert [site["name"] for site in plain["sites"] if site["odd"]] == ["west"]
+    assert [site["name"] for site in plain["sites"] if site["verdict"] == "suspect"] == ["west"]
+
+
+def test_one_more_site_joins_a_saved_model(folder, model, tmp_path, capsys):
+    arguments = ["add-site", model, folder / "north.csv", "--name", "new"]
+    assert run(*arguments, "--out", tmp_path / "more") == 0
+    assert "Site new: at the center." in capsys.readouterr().out
+    assert run("show", tmp_path / "more", "--json") == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["sites"][-1]["name"] == "new"
+    assert run("add-site", model, folder / "north.csv", "--name", "west") == 1
+    assert_one_error(capsys.readouterr().err, "site 'west' is already in the model")
 
 
 def test_select_compares_and_says_which_number_it_chose(folder, tmp_path, capsys):
@@ -248,13 +259,15 @@ def test_tables_fit_the_terminal_and_say_what_they_leave_out(width, n_sites, n_c
 
     generator = np.random.default_rng(0)
     share = [1.0 / n_components] * n_components
+    found = {"p_value": 1e-6, "p_distance": 5e-7, "p_fit": 0.5, "distance": 9.0, "expected": 1.0, "fit": 0.0}
+    words = ["similar"] * (n_sites - 1) + ["suspect"]
     sites = [
-        SiteSummary(f"site-[{k}]", 100.0, share, [0.0] * n_components, n_components, float(k), k == n_sites - 1, True)
-        for k in range(n_sites)
+        SiteSummary(f"site-[{k}]", 100.0, share, [0.0] * n_components, n_components, float(k), word, found, True)
+        for k, word in enumerate(words)
     ]
     summary = Summary(
         "Gaussian mixture", n_components, 10, True, 2.0, [f"column {j}" for j in range(n_parameters)],
-        generator.normal(size=(n_components, n_parameters)).tolist(), share, 1.0, 3.0, sites,
+        generator.normal(size=(n_components, n_parameters)).tolist(), share, 1.0, 3.0, 0.01, sites,
     )  # fmt: skip
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(summary_view(summary, width))

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("gaussian_sites.py", "odd: site-10"),
+        ("gaussian_sites.py", "suspect: site-10"),
         ("regression_sites.py", r"response = [01]\.\d -0\.[12]\d \* dose, give or take 1\.\d"),
         ("poisson_sites.py", r"cardiology 1\.\d, orthopedics [78]\.\d"),
     ],

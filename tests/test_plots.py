@@ -74,9 +74,9 @@ def test_the_axes_say_what_they_are(model):
     assert plot_sites(fitted(3, 2)).get_xlabel() == "x0"
 
 
-def test_the_odd_site_is_named_in_the_legend(model):
+def test_the_suspect_site_is_named_in_the_legend(model):
     texts = [text.get_text() for text in plot_sites(model).get_legend().get_texts()]
-    assert "odd site: site-4" in texts
+    assert "suspect site: site-4" in texts
 
 
 def test_a_zero_distance_is_marked_in_the_heat_map(model):

@@ -179,3 +179,5 @@ class FitResult(NamedTuple):
     """(K,) of the final parameters; None unless the fit was scored, NaN where a site did not say."""
     entropy: NumpyArray | None = None
     """(K,) likewise, of the rows' components given the rows."""
+    look: dict[str, NumpyArray] | None = None
+    """What the last look from the center found, by name, one entry per site; None if nobody was asked."""

@@ -28,6 +28,19 @@ def made_up(n_sites=5, n_features=3, n_components=2, *, cls=FederatedGaussianMix
     model.penalty_ = 2.0 if model.penalty == "auto" else model.penalty
     model.unsettled_sites_ = np.array([], dtype=str)
     model.cost_ = {"numbers_per_round": n_sites * n_components * (n_features + 1)}
+    words = np.where(model.at_center_.all(axis=1), "at the center", "similar")
+    model.site_verdict_ = np.append(words[:-1], "suspect")
+    far = np.arange(n_sites) == n_sites - 1
+    model.site_evidence_ = {
+        "distance": np.where(far, 30.0, 1.0),
+        "expected": np.ones(n_sites),
+        "limit": np.full(n_sites, 2.0),
+        "fit": np.zeros(n_sites),
+        "p_distance": np.where(far, 1e-6, 0.5),
+        "p_fit": np.full(n_sites, 0.5),
+        "p_value": np.where(far, 2e-6, 1.0),
+        "degrees": 10.0,
+    }
     falling = 10.0 ** -np.arange(float(n_rounds))
     spread = falling[:, None] * np.linspace(0.5, 1.0, n_sites)
     model.history_ = {

@@ -96,7 +96,7 @@ def test_every_site_has_one_verdict_and_they_add_up():
     text = page_of(model)
     counted = [int(n) for n in re.findall(r"<b>(\d+) of 5 sites</b>", text)]
     assert sum(counted) == 5
-    assert "<b>1 of 5 sites</b> is farther out than size and spread explain: site-4 (" in text
+    assert "<b>1 of 5 sites</b> is suspect: site-4 (30.0 from the center, where 1.00 would be usual)" in text
 
 
 @pytest.mark.usefixtures("_no_figures")
@@ -107,7 +107,7 @@ def test_weights_distances_and_centers_are_those_of_the_model():
         assert all(f">{fixed(value, decimals_for(column))}</td>" in text for value in column)
     for weight in model.weights_.ravel():
         assert f"{weight:.1%}" in text
-    assert f"{model.site_distance_[-1, 0]:.1f}" in text
+    assert re.search(rf'class="far">{model.site_distance_[-1, 0]:.0f}', text)
 
 
 @pytest.mark.usefixtures("_no_figures")

@@ -9,7 +9,7 @@ from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.plots import plot_centers, plot_gain, plot_likelihood, plot_rows, plot_sites, plot_thresholds
 from fedgrem.report.gain import Gains, SiteGain
 from fedgrem.report.page import picture
-from fedgrem.report.summary import odd_beyond
+from fedgrem.report.summary import suspect_beyond
 from tests.report.models import made_up
 
 pytest.importorskip("matplotlib")
@@ -27,10 +27,10 @@ def test_every_plot_draws_any_model_on_new_or_given_axes(plot, n_sites, n_featur
     assert "matplotlib.pyplot" not in sys.modules
 
 
-def test_the_bar_of_a_site_ends_where_it_would_be_odd():
+def test_the_bar_of_a_site_ends_where_it_would_be_suspect():
     model = made_up()
     bars = plot_thresholds(model).patches[: len(model.site_names_)]
-    assert sorted(bar.get_width() for bar in bars) == pytest.approx(sorted(odd_beyond(model)))
+    assert sorted(bar.get_width() for bar in bars) == pytest.approx(sorted(suspect_beyond(model)))
 
 
 @pytest.mark.parametrize("penalty", [0.0, np.inf])
@@ -50,12 +50,12 @@ def test_losses_have_their_own_mark():
     gains = Gains(
         [SiteGain(f"s{k}", 8, 2, 0.0, 0.0, gain, 0.1) for k, gain in enumerate((1.0, 0.1, -1.0))], [], [], 0.2, True
     )
-    ax = plot_gain(gains, odd=frozenset({"s1"}))
+    ax = plot_gain(gains, suspect=frozenset({"s1"}))
     assert [label.get_text() for label in ax.get_yticklabels()] == ["s1", "s2", "s0"]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["unclear", "loses", "gains"]
 
 
-def test_rows_are_sampled_and_those_of_odd_sites_out_of_sight_are_counted():
+def test_rows_are_sampled_and_those_of_suspect_sites_out_of_sight_are_counted():
     generator = np.random.default_rng(0)
     rows = {name: generator.normal(size=(50, 3)) for name in ("a", "b", "c", "d")}
     rows["far"] = generator.normal(size=(50, 3)) + 40.0

@@ -6,7 +6,7 @@ import pytest
 from fedgrem import FederatedGaussianMixture
 from fedgrem.errors import InputError
 from fedgrem.report import summarize
-from fedgrem.report.summary import odd_beyond, parameter_names
+from fedgrem.report.summary import parameter_names, suspect_beyond
 
 
 def federation(shift, n_rows=(40, 40, 40, 40)):
@@ -20,27 +20,27 @@ def fit(rows, **options):
     return FederatedGaussianMixture(1, n_init=1, random_state=0, **options).fit(rows)
 
 
-def test_a_site_far_from_the_others_is_odd_and_they_are_not():
+def test_a_site_far_from_the_others_is_suspect_and_they_are_not():
     summary = summarize(fit(federation(20.0)))
-    assert [site.name for site in summary.sites if site.odd] == ["last"]
+    assert [site.name for site in summary.sites if site.suspect] == ["last"]
     assert summary.oddest_first[0].name == "last"
 
 
-def test_no_site_is_odd_where_all_are_alike():
+def test_no_site_is_suspect_where_all_are_alike():
     summary = summarize(fit(federation(0.0)))
-    assert not any(site.odd for site in summary.sites)
+    assert not any(site.suspect for site in summary.sites)
     assert all(site.n_at_center == 1 and site.farthest == 0.0 for site in summary.sites)
 
 
-def test_two_sites_that_differ_do_not_say_which_one_is_odd():
+def test_two_sites_that_differ_do_not_say_which_one_is_suspect():
     rows = federation(20.0)
     summary = summarize(fit({name: rows[name] for name in ("site-0", "last")}))
-    assert not any(site.odd for site in summary.sites)
+    assert not any(site.suspect for site in summary.sites)
 
 
 def test_a_small_site_may_be_farther_out():
     model = fit(federation(0.0, n_rows=(4, 40, 40, 40)))
-    beyond = dict(zip(model.site_names_, odd_beyond(model), strict=True))
+    beyond = dict(zip(model.site_names_, suspect_beyond(model), strict=True))
     assert beyond["site-0"] > beyond["site-1"]
 
 

@@ -26,6 +26,8 @@ class Plan(NamedTuple):
     """Whether sites that clearly lose by being pulled, in that comparison, are fitted alone."""
     score: bool = False
     """Whether sites are asked, after the last round, how well the final parameters explain their rows."""
+    look: bool = False
+    """Whether every site takes a last look from the center after the rounds, for the verdicts."""
 
 
 class Progress(NamedTuple):

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedgrem.algorithms.base import Algorithm, Engine
 from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.look import look_around
 from fedgrem.algorithms.path import ROUNDS, Choice, choose_penalty
 from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.search import Starts, count_numbers, find_starts
@@ -143,11 +144,13 @@ def run(
     distance = np.array(distances(algorithm, state.central))
     path = {} if choice is None else choice.as_arrays(plan.fallback)
     result = _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance, path)
-    if not plan.score:
-        return result
-    tell(Progress("score", played, plan.max_rounds, float("nan")))
-    score: Score = engine.ask("local_score", state.central.params)
-    return result._replace(log_likelihood=np.array(score.log_likelihood), entropy=np.array(score.entropy))
+    if plan.score:
+        tell(Progress("score", played, plan.max_rounds, float("nan")))
+        score: Score = engine.ask("local_score", state.central.params)
+        result = result._replace(log_likelihood=np.array(score.log_likelihood), entropy=np.array(score.entropy))
+    if plan.look:
+        result = result._replace(look=look_around(engine, state.central), cost=result.cost | {"look_exchanges": 1})
+    return result
 
 
 def _choose(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.look import local_look
 from fedgrem.algorithms.path import path_score, path_step
 from fedgrem.algorithms.selection import local_score
 from fedgrem.algorithms.start import StartPlan, local_compare, local_start, local_track
@@ -32,6 +33,7 @@ def local_task(name: str, algorithm: Algorithm, start: StartPlan) -> Callable[[S
         "local_track": partial(local_track, algorithm.family, start),
         "local_step": algorithm.local_step,
         "local_score": partial(local_score, algorithm.family),
+        "local_look": partial(local_look, algorithm.family),
     }
     if isinstance(algorithm, FedGrEM):
         tasks["path_step"] = partial(path_step, algorithm)

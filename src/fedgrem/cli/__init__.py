@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedgrem import __version__
+from fedgrem.cli.add_site import add_site
 from fedgrem.cli.demo import demo
 from fedgrem.cli.fit import fit
 from fedgrem.cli.predict import predict
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, select, show, report, predict, reproduce):
+for command in (demo, fit, select, show, report, predict, add_site, reproduce):
     app.command()(command)
 app.add_typer(sites_app, name="sites")
 app.add_typer(site_app, name="site")

@@ -45,7 +45,7 @@ def report(
     ] = 0,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the rows held back and of those drawn.")] = 0,
 ) -> None:
-    """Write one HTML page about a model: components, sites, who is odd, how the fit went. It needs no network.
+    """Write one HTML page about a model: components, sites, who is suspect, how the fit went. It needs no network.
 
     With --data it also tells what each site gained over fitting alone: a fifth of every site's rows is held back, the
     rest is fitted together and alone, and both are judged on what was held back.

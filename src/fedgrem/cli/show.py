@@ -20,10 +20,11 @@ def show(
         typer.Option(metavar="FILE", help="Also draw sites, distances, weights and movement: .png, .pdf or .svg."),
     ] = None,
 ) -> None:
-    """Show what was found: the centers, each site's weights, who agrees with the center and who is odd.
+    """Show what was found: the centers, each site's weights, who agrees with the center and who is suspect.
 
-    A site is *at the center* in a component when it ended exactly there: its rows gave no reason to differ. It is *odd*
-    when it is farther out than the spread of the other sites and its own size explain.
+    A site is *at the center* when it ended exactly there in every component: its rows gave no reason to differ. It is
+    *similar* when it is close; it has its *own answer* when its rows clearly speak for one; it is *suspect* when
+    chance, its size and the spread of the other sites do not explain it, which happens to at most 1% of honest sites.
 
     For example:
 

@@ -7,12 +7,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedgrem.algorithms.verdicts import FEWEST_SITES, NOT_JUDGED, SUSPECT, VERDICTS
+from fedgrem.report.model_words import why
 from fedgrem.report.summary import Summary
 
 MOST_SITES = 20
 MOST_PARAMETERS = 20
 FEWEST_COLUMNS, COLUMN_WIDTH = 2, 7
-VERDICT_STYLES = {"odd": "bold red", "at the center": "green"}
+VERDICT_STYLES = {"suspect": "bold red", "at the center": "green"}
 
 
 def plain_table(title: str, headers: Sequence[str], *, left: int = 1) -> Table:
@@ -92,23 +94,26 @@ def site_table(summary: Summary, width: int, most_sites: int = MOST_SITES) -> Re
 
 
 def verdict(summary: Summary) -> Text:
-    """Who agrees, who does not, and who is odd, in sentences."""
+    """Who agrees, who does not, and who is suspect, in sentences."""
     if len(summary.sites) == 1:
         return Text("One site: there is nothing to compare it with.")
-    whole = sum(site.n_at_center == summary.n_components for site in summary.sites)
-    none = sum(site.n_at_center == 0 for site in summary.sites)
-    some = len(summary.sites) - whole - none
-    text = Text(f"At the center in every component: {_count(whole, 'site')}; in some: {some}; in none: {none}.\n")
-    odd = [site for site in summary.oddest_first if site.odd]
-    if not odd:
-        text.append("No site is odd.")
+    counts = [(word, sum(site.verdict == word for site in summary.sites)) for word in VERDICTS]
+    told = "; ".join(f"{word}: {n}" for word, n in counts if n and word != SUSPECT)
+    text = Text(_capital(f"{told}.\n") if told else "")
+    if len(summary.sites) < FEWEST_SITES:
+        text.append(f"With fewer than {FEWEST_SITES} sites nobody can say which one is suspect.")
         return text
-    listed = ", ".join(f"{site.name} ({_number(site.farthest)} from the center)" for site in odd[:5])
-    more = f" and {len(odd) - 5} more" if len(odd) > 5 else ""
-    text.append(f"Odd: {listed}{more}", style="bold red")
-    text.append(
-        f"; the typical site is {_number(summary.typical_distance)} away, beyond {_number(summary.odd_beyond)} is odd."
-    )
+    if any(site.verdict == NOT_JUDGED for site in summary.sites):
+        text.append("There is no center to hold the sites against.")
+        return text
+    suspect = [site for site in summary.oddest_first if site.suspect]
+    if not suspect:
+        text.append("No site is suspect.")
+        return text
+    listed = ", ".join(f"{site.name} ({why(site)})" for site in suspect[:5])
+    more = f" and {len(suspect) - 5} more" if len(suspect) > 5 else ""
+    text.append(f"Suspect: {listed}{more}", style="bold red")
+    text.append(f". Of honest sites at most {summary.false_alarm:.0%} are called so.")
     return text
 
 

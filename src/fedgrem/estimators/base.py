@@ -26,9 +26,11 @@ from fedgrem.data.units import UnitsPlan, summarize_site
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
+from fedgrem.estimators.newcomer import fit_site
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.scoring import FittedParams, row_scores
 from fedgrem.estimators.selection import Search, check_components, choose, fewest, is_fixed
+from fedgrem.estimators.verdicts import expose_verdicts, wants_look
 from fedgrem.families.base import Family
 from fedgrem.kernels.precision import numpy_dtype, precision
 from fedgrem.types import FitResult, NumpyArray, Params
@@ -116,6 +118,7 @@ class BaseFederatedMixture(BaseEstimator):
             self._expose(result)
             self._expose_theta(result, units)
             self._expose_selection(search)
+            expose_verdicts(self, result, units)
         self._warn(result)
         return self
 
@@ -143,11 +146,7 @@ class BaseFederatedMixture(BaseEstimator):
         """What a criterion needs to know of a fit that was scored."""
         constructor: Any = ALGORITHMS[self.algorithm]
         in_one_pot = isinstance(constructor, type) and issubclass(constructor, InOnePot)
-        return tally(result, in_one_pot=in_one_pot, log_scale=0.0 if units is None else self._log_scale(units))
-
-    def _log_scale(self, units: Units) -> float:
-        """What the log density of a row in the units of the fit has too much."""
-        return 0.0
+        return tally(result, in_one_pot=in_one_pot, log_scale=self._log_volume(units))
 
     def _expose_selection(self, search: Search | None) -> None:
         """The curve by which the number of components was chosen, if it was."""
@@ -284,6 +283,7 @@ class BaseFederatedMixture(BaseEstimator):
             start_penalty=0.0
             if alone
             else steady_penalty(self._first_penalty(), self.penalty_decay, n_parameters, n_sites),
+            look=wants_look(self.algorithm, n_sites),
             **self._path(),
         )
 
@@ -349,6 +349,56 @@ class BaseFederatedMixture(BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+    # -- one more site
+
+    def fit_site(self, rows: Any, y: Any = None, *, name: str, sample_weight: Any = None) -> Self:
+        """Fit one more site against the stored center, with no other site present, and add it; returns ``self``.
+
+        The new site takes the local steps of the fit, each pulled towards the center, from the center and from a start
+        of its own; the better answer is kept. It gets a verdict like the others, who stay as they are, and so does the
+        center. The model holds no rows: it can be sent to where the new rows are.
+
+        Parameters
+        ----------
+        rows : (n, p) array or data frame of the new site, with the columns of the fit.
+        y : (n,) responses of a regression.
+        name : of the new site; ``predict(X, sites=name)`` then uses its mixture.
+        sample_weight : (n,) weights >= 0; a row of weight 2 counts as two rows.
+        """
+        fit_site(self, rows, y, name, sample_weight)
+        return self
+
+    def _per_site(self) -> tuple[str, ...]:
+        """Fitted arrays that have one entry per site, first."""
+        names = ("weights_", f"{self._theta_name}_", "site_distance_", "at_center_", "n_rows_", "vanished_")
+        return names + tuple(name for name in ("covariances_", "intercept_", "noise_") if hasattr(self, name))
+
+    def _per_site_of_choice(self) -> tuple[tuple[str, Any], ...]:
+        """Those that come from the choice of a penalty, and what stands for a site that had no part in it."""
+        names = (("site_gain_", np.nan), ("site_gain_se_", np.nan), ("fitted_alone_", False))
+        return names if hasattr(self, "fitted_alone_") else ()
+
+    def _stored_units(self) -> Units | None:
+        """The units in which the fit ran; None if those of the rows."""
+        return Units(self.location_, self.scale_) if hasattr(self, "scale_") else None
+
+    def _center_params(self, units: Units | None) -> Params:
+        """The center in the units of the fit, ``(R,), (R, q), (C, s)``."""
+        return Params(jnp.asarray(self.center_weights_), jnp.asarray(self.center_))
+
+    def _spread_penalty(self, spread: Any) -> float:
+        """What pulled the sites' spreads together; 0 where there are none."""
+        if spread is None:
+            return 0.0
+        constant = getattr(self, "covariance_penalty", None)
+        constant = getattr(self, "covariance_penalty_", self.penalty_) if constant is None else float(constant)
+        n_sites = int(self.site_evidence_["in_fit"].sum())
+        return 0.0 if constant == 0 else constant * float(np.sqrt(spread.shape[-1] + np.log(n_sites)))
+
+    def _log_volume(self, units: Units | None) -> float:
+        """By what a row's log density in the units of the fit exceeds that in its own units."""
+        return 0.0
 
     # -- using a fit
 

@@ -14,8 +14,8 @@ from fedgrem.estimators.parameters import check_choice, check_count, check_numbe
 from fedgrem.estimators.scoring import FittedParams
 from fedgrem.families.base import Family
 from fedgrem.families.gaussian import COVARIANCES, Gaussian
-from fedgrem.kernels.spread import to_covariance
-from fedgrem.types import FitResult, NumpyArray
+from fedgrem.kernels.spread import from_covariance, to_covariance
+from fedgrem.types import FitResult, NumpyArray, Params
 
 
 class FederatedGaussianMixture(FederatedDensity):
@@ -108,6 +108,8 @@ class FederatedGaussianMixture(FederatedDensity):
     site_gain_, site_gain_se_ : (K,) each site's gain at ``penalty_``, by fits to a part of its rows
     fitted_alone_ : (K,) which sites got their own fit back
     n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
+    site_verdict_ : (K,) "at the center", "similar", "own answer", "suspect", or "not judged" where there is no center
+    site_evidence_ : dict of arrays, what the verdicts rest on; see docs/verdicts.md
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
     Examples
@@ -201,13 +203,23 @@ class FederatedGaussianMixture(FederatedDensity):
             self.location_, self.scale_ = units
         self.means_ = result.theta * units.scale + units.location
         self.center_ = result.center * units.scale + units.location
-        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_scale(units) * result.n_rows
+        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_volume(units) * result.n_rows
         if result.spread is not None and result.center_spread is not None:
             self.covariances_ = self._covariances(result.spread, units)
             self.center_covariances_ = self._covariances(result.center_spread, units)
 
-    def _log_scale(self, units: Units) -> float:
-        return float(np.log(units.scale).sum())
+    def _log_volume(self, units: Units | None) -> float:
+        return 0.0 if units is None else float(np.log(units.scale).sum())
+
+    def _center_params(self, units: Units | None) -> Params:
+        params = super()._center_params(units)
+        if units is not None:
+            params = params._replace(theta=(params.theta - units.location) / units.scale)
+        if self.covariance == "identity":
+            return params
+        scale = np.ones(self.center_.shape[1]) if units is None else units.scale
+        matrices = jnp.asarray(self.center_covariances_ / (scale[:, None] * scale))
+        return params._replace(spread=from_covariance(self.covariance, matrices))
 
     def _covariances(self, spread: NumpyArray, units: Units) -> NumpyArray:
         """Matrices ``(..., C, p, p)`` in the columns' own units."""

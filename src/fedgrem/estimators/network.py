@@ -12,6 +12,7 @@ from fedgrem.data.federation import Federation
 from fedgrem.engines.flare.recipe import FAMILIES, Recipe, check_over_network
 from fedgrem.engines.flare.store import Finished
 from fedgrem.errors import InputError
+from fedgrem.estimators.verdicts import expose_verdicts
 from fedgrem.kernels.precision import precision
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def adopt(model: Model, finished: Finished, columns: Sequence[str] | None) -> Mo
     with precision(model.dtype):
         model._expose(result)
         model._expose_theta(result, finished.units)
+        expose_verdicts(model, result, finished.units)
     model._warn(result)
     return model
 

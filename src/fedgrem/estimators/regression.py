@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
+import jax.numpy as jnp
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
@@ -19,7 +20,7 @@ from fedgrem.estimators.parameters import check_choice, check_number, check_swit
 from fedgrem.estimators.scoring import FittedParams
 from fedgrem.families.base import Family
 from fedgrem.families.regression import NOISES, LinearRegression
-from fedgrem.types import FitResult, NumpyArray
+from fedgrem.types import FitResult, NumpyArray, Params
 
 
 class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
@@ -161,15 +162,32 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
             self.location_, self.scale_ = units
         self.coef_, self.intercept_ = self._out_of_units(result.theta, units)
         self.center_, self.center_intercept_ = self._out_of_units(result.center, units)
-        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_scale(units) * result.n_rows
+        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_volume(units) * result.n_rows
         self.noise_ = np.ones(self.weights_.shape)
         self.center_noise_ = np.ones(self.weights_.shape[1])
         if result.spread is not None and result.center_spread is not None:
             self.noise_ = self.noise_ * np.exp(result.spread[..., 0]) * units.scale[-1]
             self.center_noise_ = self.center_noise_ * np.exp(result.center_spread[..., 0]) * units.scale[-1]
 
-    def _log_scale(self, units: Units) -> float:
-        return float(np.log(units.scale[-1]))
+    def _stored_units(self) -> Units | None:
+        width = self.center_.shape[1] + 1
+        plain = Units(np.zeros(width), np.ones(width)) if self._has_intercept() else None
+        stored = super()._stored_units()
+        return plain if stored is None else stored
+
+    def _log_volume(self, units: Units | None) -> float:
+        return 0.0 if units is None else float(np.log(units.scale[-1]))
+
+    def _center_params(self, units: Units | None) -> Params:
+        width = self.center_.shape[1] + 1
+        location, scale = (np.zeros(width), np.ones(width)) if units is None else units
+        theta = self.center_ * scale[:-1] / scale[-1]
+        if self._has_intercept():
+            level = (self.center_intercept_ + self.center_ @ location[:-1] - location[-1]) / scale[-1]
+            theta = np.column_stack([theta, level])
+        noise = np.log(self.center_noise_ / scale[-1])[:, None]
+        spread = {"unit": None, "shared": jnp.asarray(noise[:1]), "component": jnp.asarray(noise)}[self.noise]
+        return Params(jnp.asarray(self.center_weights_), jnp.asarray(theta), spread)
 
     def _out_of_units(self, theta: NumpyArray, units: Units) -> tuple[NumpyArray, NumpyArray]:
         """Coefficients ``(..., p)`` and intercepts ``(...)`` in the units of the rows."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgrem.errors import MissingExtraError
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.report.summary import odd_sites
+from fedgrem.report.summary import suspect_sites
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ def title_of_some(text: str, n_shown: int, model: BaseFederatedMixture) -> str:
 
 
 def site_ticks(ax: Axes, model: BaseFederatedMixture, order: NumpyArray) -> None:
-    """Names of these sites down the axis, those of odd ones in bold."""
-    odd = odd_sites(model)
+    """Names of these sites down the axis, those of suspect ones in bold."""
+    suspect = suspect_sites(model)
     ax.set_yticks(range(len(order)), [short(str(model.site_names_[k])) for k in order], fontsize=8)
     for label, k in zip(ax.get_yticklabels(), order, strict=True):
-        label.set_color("#D55E00" if odd[k] else "black")
-        label.set_fontweight("bold" if odd[k] else "normal")
+        label.set_color("#D55E00" if suspect[k] else "black")
+        label.set_fontweight("bold" if suspect[k] else "normal")
 
 
 def short(name: str) -> str:

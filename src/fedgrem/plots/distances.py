@@ -20,14 +20,14 @@ from fedgrem.plots.axes import (
     tidy,
     title_of_some,
 )
-from fedgrem.report.summary import check_fitted, odd_beyond, odd_sites, pull
+from fedgrem.report.summary import check_fitted, own_distance, pull, suspect_beyond, suspect_sites
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ALLOWED = "#E7EDF2"
-"""The zone in which a site is not odd."""
+"""The zone in which a site is not suspect."""
 
 
 def plot_distances(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
@@ -55,24 +55,25 @@ def plot_distances(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
 
 
 def plot_thresholds(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
-    """Distance of every component of a site from its center, against how far that site may be before it is odd.
+    """Distance of every component of a site from its center, against how far that site may be before it is suspect.
 
-    One line per site, the farthest first. The shaded bar ends where a site of this size becomes odd; the tick is the
-    pull of the center, so that a component within the tick was moved onto the center. Components at the center are
-    counted in the circle at 0.
+    One line per site, the farthest first. The cross is where the site's rows alone would lead, as a root mean square
+    over components; the shaded bar ends where that makes it suspect. The tick is the pull of the center, so that a
+    component within the tick was moved onto the center. Components at the center are counted in the circle at 0.
     """
     check_fitted(model)
     order = oddest(model)
     ax = own_axes(ax, (6.4, 1.9 + 0.27 * len(order)))
-    distance, limit, tick, odd = (values[order] for values in (model.site_distance_, odd_beyond(model), pull(model),
-                                                               odd_sites(model)))  # fmt: skip
+    found = (model.site_distance_, suspect_beyond(model), own_distance(model), pull(model), suspect_sites(model))
+    distance, limit, own, tick, suspect = (values[order] for values in found)
     places = np.arange(len(order))
-    within = np.concatenate([distance.ravel(), limit, tick])
+    within = np.concatenate([distance.ravel(), limit, own, tick])
     end = 1.06 * max(float(within[np.isfinite(within)].max(initial=0.0)), 1e-9)
-    ax.barh(places, np.minimum(limit, end), height=0.82, color=ALLOWED, label="not odd")
+    ax.barh(places, np.minimum(limit, end), height=0.82, color=ALLOWED, label="not suspect")
     shown = np.isfinite(tick) & (tick > 0)
     ax.plot(tick[shown], places[shown], linestyle="none", marker="|", markersize=9, markeredgewidth=1.4, color=QUIET,
             label="pull of the center")  # fmt: skip
+    ax.plot(own, places, linestyle="none", marker="x", markersize=5, color="black", label="its own rows", zorder=3)
     for r in range(distance.shape[1]):
         away = distance[:, r] > 0
         ax.scatter(
@@ -87,12 +88,12 @@ def plot_thresholds(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes
     ax.set_ylim(len(order) - 0.4, -0.6)
     site_ticks(ax, model, order)
     ax.tick_params(axis="y", length=0, pad=12)
-    for place in places[odd]:
+    for place in places[suspect]:
         ax.axhspan(place - 0.41, place + 0.41, color="#FBE9DF", zorder=0, linewidth=0)
     ax.set_xlabel("distance from the center (square-root scale)")
     ax.set_title(title_of_some("Distance against its limit", len(order), model), loc="left", fontsize=11)
     below = -0.55 / (0.27 * len(order) + 0.7)  # 0.55 inches, whatever the height
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, below), ncols=2, frameon=False, fontsize=8)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, below), ncols=3, frameon=False, fontsize=8)
     return tidy(ax)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_gain(gains: Gains, ax: Axes | None = None, *, odd: frozenset[str] = frozenset()) -> Axes:
+def plot_gain(gains: Gains, ax: Axes | None = None, *, suspect: frozenset[str] = frozenset()) -> Axes:
     """What each site gained over fitting alone, per held-out row, two standard errors either side; losses stand out.
 
     Odd sites come first, then those that lost most; beyond forty sites only those are shown.
@@ -25,9 +25,9 @@ def plot_gain(gains: Gains, ax: Axes | None = None, *, odd: frozenset[str] = fro
     ----------
     gains : of :func:`fedgrem.report.gain.measure_gain`.
     ax : where to draw; a new figure by default.
-    odd : names of odd sites.
+    suspect : names of suspect sites.
     """
-    sites = gains.worst_first(odd)[:MOST_ROWS]
+    sites = gains.worst_first(suspect)[:MOST_ROWS]
     ax = own_axes(ax, (6.4, 1.5 + 0.24 * len(sites)))
     ax.axvline(0.0, color="black", linewidth=1.0)
     colors = {"gains": "#0072B2", "loses": LOSS_COLOR, "unclear": "#6B7680"}
@@ -39,8 +39,8 @@ def plot_gain(gains: Gains, ax: Axes | None = None, *, odd: frozenset[str] = fro
         seen.add(site.word)
     ax.set_yticks(range(len(sites)), [short(site.name) for site in sites], fontsize=8)
     for label, site in zip(ax.get_yticklabels(), sites, strict=True):
-        label.set_fontweight("bold" if site.name in odd else "normal")
-        label.set_color(LOSS_COLOR if site.name in odd else "black")
+        label.set_fontweight("bold" if site.name in suspect else "normal")
+        label.set_color(LOSS_COLOR if site.name in suspect else "black")
     ax.set_ylim(len(sites) - 0.4, -0.6)
     ax.grid(axis="x", color="#E4E4E4", linewidth=0.8)
     ax.set_axisbelow(True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import QUIET, own_axes, positive, tidy
-from fedgrem.report.summary import check_fitted, odd_sites
+from fedgrem.report.summary import check_fitted, suspect_sites
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def plot_convergence(model: BaseFederatedMixture, ax: Axes | None = None) -> Axe
     check_fitted(model)
     ax = own_axes(ax, (6.4, 4.2))
     movement, center = (positive(model.history_[name]) for name in ("movement", "center_movement"))
-    _site_lines(ax, movement, odd_sites(model))
+    _site_lines(ax, movement, suspect_sites(model))
     ax.plot(np.arange(1, len(center) + 1), center, color="#0072B2", linewidth=2.2, label="the center")
     if model.tol > 0:
         ax.axhline(model.tol, color="black", linestyle=":", linewidth=1.0)
@@ -38,15 +38,15 @@ def plot_likelihood(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes
     """How well each site's mixture explains its own rows in every round: log-likelihood per row, less its last.
 
     It need not rise to the end: a site may give up a little on its own rows for what it has in common with the others.
-    The height is that of the sites that are not odd.
+    The height is that of the sites that are not suspect.
     """
     check_fitted(model)
     ax = own_axes(ax, (6.4, 4.2))
-    odd, per_row = odd_sites(model), model.history_["log_likelihood"] / model.n_rows_
+    suspect, per_row = suspect_sites(model), model.history_["log_likelihood"] / model.n_rows_
     left = per_row - per_row[-1:].sum(axis=0)
-    ordinary = left if odd.all() else left[:, ~odd]
-    _site_lines(ax, left, odd)
-    middle = np.median(ordinary, axis=1)
+    ordinary = left if suspect.all() else left[:, ~suspect]
+    _site_lines(ax, left, suspect)
+    middle = np.nanmedian(ordinary, axis=1)  # a site that joined later took no part in the rounds
     ax.plot(np.arange(1, len(middle) + 1), middle, color="#0072B2", linewidth=2.2, label="the middle site")
     finite = ordinary[np.isfinite(ordinary)]
     room = 0.08 * max(float(np.ptp(finite)) if len(finite) else 0.0, 1e-6)
@@ -58,10 +58,10 @@ def plot_likelihood(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes
     return tidy(ax)
 
 
-def _site_lines(ax: Axes, values: NumpyArray, odd: NumpyArray) -> None:
-    """One thin line per site, ``values`` being (rounds, K); up to 200 sites, and up to 20 odd ones on top of them."""
+def _site_lines(ax: Axes, values: NumpyArray, suspect: NumpyArray) -> None:
+    """One thin line per site, ``values`` being (rounds, K); up to 200 sites, and up to 20 suspects on top."""
     rounds = np.arange(1, len(values) + 1)
-    for place, k in enumerate(np.flatnonzero(~odd)[:200]):
+    for place, k in enumerate(np.flatnonzero(~suspect)[:200]):
         ax.plot(rounds, values[:, k], color=QUIET, linewidth=0.8, alpha=0.7, label=None if place else "a site")
-    for place, k in enumerate(np.flatnonzero(odd)[:20]):
-        ax.plot(rounds, values[:, k], color="#D55E00", linewidth=1.4, label=None if place else "an odd site")
+    for place, k in enumerate(np.flatnonzero(suspect)[:20]):
+        ax.plot(rounds, values[:, k], color="#D55E00", linewidth=1.4, label=None if place else "a suspect site")

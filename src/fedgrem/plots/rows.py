@@ -11,7 +11,7 @@ from fedgrem.data.tables import is_frame
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import ODD_COLOR, color_of, dots, marker_of, own_axes, tidy
 from fedgrem.report.rows import GivenRows, given_rows
-from fedgrem.report.summary import odd_sites
+from fedgrem.report.summary import suspect_sites
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def plot_rows(
 ) -> Axes:
     """A random sample of rows on their first two principal directions, coloured by their most probable component.
 
-    Columns are centered and scaled by the rows of sites that are not odd, which also give the directions and the limits
-    of the picture; rows of odd sites are crosses.
+    Columns are centered and scaled by the rows of sites that are not suspect, which also give the directions and the
+    limits of the picture; rows of suspect sites are crosses.
 
     Parameters
     ----------
@@ -49,18 +49,18 @@ def plot_rows(
     n = len(given.site)
     chosen = np.sort(np.random.default_rng(seed).choice(n, size=min(n_rows, n), replace=False))
     sample = given.take(chosen)
-    component, odd = _components(model, sample), odd_sites(model)[sample.site]
-    points, center, share = _project(model, sample, odd)
+    component, suspect = _components(model, sample), suspect_sites(model)[sample.site]
+    points, center, share = _project(model, sample, suspect)
     for r in range(model.weights_.shape[1]):
         look: dict[str, Any] = {"marker": marker_of(r), "color": color_of(r)}
         name = f"component {r}" if r < MOST_LISTED else None
-        mine = (component == r) & ~odd
+        mine = (component == r) & ~suspect
         dots(ax, points[mine], s=14, linewidths=0, alpha=0.75, label=None if center is not None else name, **look)
         if center is not None:
             dots(ax, center[r], s=150, edgecolors="black", linewidths=1.2, zorder=4, label=name, **look)
-    if odd.any():
-        dots(ax, points[odd], s=22, marker="x", color=ODD_COLOR, linewidths=1.0, label="a row of an odd site")
-    _limit(ax, points if odd.all() else points[~odd], points)
+    if suspect.any():
+        dots(ax, points[suspect], s=22, marker="x", color=ODD_COLOR, linewidths=1.0, label="a row of a suspect site")
+    _limit(ax, points if suspect.all() else points[~suspect], points)
     ax.set_xlabel(f"principal direction 1 ({share[0]:.0%} of the spread)")
     ax.set_ylabel(f"principal direction 2 ({share[1]:.0%})")
     ax.set_title(f"{len(chosen):,} of {n:,} rows", loc="left", fontsize=11)
@@ -77,12 +77,12 @@ def _components(model: Any, sample: GivenRows) -> NumpyArray:
 
 
 def _project(
-    model: BaseFederatedMixture, sample: GivenRows, odd: NumpyArray
+    model: BaseFederatedMixture, sample: GivenRows, suspect: NumpyArray
 ) -> tuple[NumpyArray, NumpyArray | None, NumpyArray]:
     """The rows, the centers where they are points among the rows, and the share of the spread in either direction."""
     rows = nw.from_native(sample.rows, eager_only=True).to_numpy() if is_frame(sample.rows) else sample.rows
     rows = np.asarray(rows, dtype=float)
-    ordinary = rows if odd.all() else rows[~odd]
+    ordinary = rows if suspect.all() else rows[~suspect]
     middle, scale = np.nanmean(ordinary, axis=0), np.nanstd(ordinary, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     _, values, directions = np.linalg.svd(_standardized(ordinary, middle, scale), full_matrices=False)
@@ -101,7 +101,7 @@ def _standardized(rows: NumpyArray, middle: NumpyArray, scale: NumpyArray) -> Nu
 
 
 def _limit(ax: Axes, ordinary: NumpyArray, points: NumpyArray) -> None:
-    """Room for the rows of sites that are not odd; how many others are out of sight is written down."""
+    """Room for the rows of sites that are not suspect; how many others are out of sight is written down."""
     low, high = ordinary.min(axis=0), ordinary.max(axis=0)
     room = 0.15 * np.maximum(high - low, 1e-9)
     low, high = low - room, high + room
@@ -109,5 +109,5 @@ def _limit(ax: Axes, ordinary: NumpyArray, points: NumpyArray) -> None:
     ax.set_ylim(low[1], high[1])
     n_outside = int(((points < low) | (points > high)).any(axis=1).sum())
     if n_outside:
-        ax.annotate(f"out of sight: {n_outside:,} rows of odd sites", (0.99, 0.01), xycoords="axes fraction",
+        ax.annotate(f"out of sight: {n_outside:,} rows of suspect sites", (0.99, 0.01), xycoords="axes fraction",
                     ha="right", va="bottom", fontsize=8, color="#555555", style="italic")  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import ODD_COLOR, QUIET, color_of, dots, marker_of, own_axes, tidy
-from fedgrem.report.summary import check_fitted, odd_sites, parameter_names, spread_within, thetas
+from fedgrem.report.summary import check_fitted, parameter_names, spread_within, suspect_sites, thetas
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:
@@ -24,31 +24,31 @@ def plot_sites(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     """Every site's components around the common centers, in two dimensions.
 
     Large marks are the centers, with the number of sites exactly at each. Small open marks are sites that keep their
-    own answer, tied to the center they were pulled to; black crosses belong to odd sites. More than two parameters are
-    projected on the first two principal directions of the centers.
+    own answer, tied to the center they were pulled to; black crosses belong to suspect sites. More than two parameters
+    are projected on the first two principal directions of the centers.
     """
     check_fitted(model)
     ax = own_axes(ax, (6.4, 5.2))
-    theta, odd = thetas(model), odd_sites(model)
+    theta, suspect = thetas(model), suspect_sites(model)
     project, labels = _projection(model, theta)
     centers, points = project(model.center_), project(theta)
     for r, center in enumerate(centers):
         color, marker = color_of(r), marker_of(r)
-        own = ~model.at_center_[:, r] & ~odd
+        own = ~model.at_center_[:, r] & ~suspect
         dots(ax, center, s=420, marker=marker, color=color, alpha=0.35, linewidths=0, zorder=1)
         dots(ax, center, s=60, marker=marker, color=color, linewidths=0, zorder=2)
         for point in points[own, r]:
             ax.plot(*zip(center, point, strict=True), color=color, linewidth=1.0, alpha=0.8, zorder=2)
         dots(ax, points[own, r], s=26, marker=marker, facecolors="white", edgecolors=color, linewidths=1.3, zorder=3)
         _name_center(ax, model, r, center, above=bool(center[1] >= centers[:, 1].mean()))
-    _mark_odd(ax, points[odd], centers, model.at_center_[odd])
+    _mark_suspects(ax, points[suspect], centers, model.at_center_[suspect])
     _equal_scales(ax, np.concatenate([centers, points.reshape(-1, 2)]))
     ax.set_xlabel(labels[0])
     ax.set_ylabel(labels[1])
     if not labels[1]:
         ax.set_yticks([])
     ax.set_title("Sites around the common centers", loc="left", fontsize=11)
-    _sites_legend(ax, bool((~model.at_center_ & ~odd[:, None]).any()), [str(n) for n in model.site_names_[odd]])
+    _sites_legend(ax, bool((~model.at_center_ & ~suspect[:, None]).any()), [str(n) for n in model.site_names_[suspect]])
     return tidy(ax)
 
 
@@ -79,7 +79,7 @@ def _projection(model: BaseFederatedMixture, theta: NumpyArray) -> tuple[Any, tu
 
 
 def _name_center(ax: Axes, model: BaseFederatedMixture, component: int, center: NumpyArray, *, above: bool) -> None:
-    """Above a center in the upper half, below one in the lower half, where the odd sites are not."""
+    """Above a center in the upper half, below one in the lower half, where the suspect sites are not."""
     from matplotlib.patheffects import withStroke
 
     n_there = int(model.at_center_[:, component].sum())
@@ -110,7 +110,7 @@ def _equal_scales(ax: Axes, points: NumpyArray) -> None:
     ax.set_aspect("equal")
 
 
-def _mark_odd(ax: Axes, points: NumpyArray, centers: NumpyArray, at_center: NumpyArray) -> None:
+def _mark_suspects(ax: Axes, points: NumpyArray, centers: NumpyArray, at_center: NumpyArray) -> None:
     """Crosses, tied to the centers they are meant to estimate; ``points`` is (sites, R, 2)."""
     for site, there in zip(points, at_center, strict=True):
         for point, center in zip(site[~there], centers[~there], strict=True):
@@ -118,7 +118,7 @@ def _mark_odd(ax: Axes, points: NumpyArray, centers: NumpyArray, at_center: Nump
         dots(ax, site[~there], s=95, marker="X", color=ODD_COLOR, edgecolors="white", linewidths=1.0, zorder=5)
 
 
-def _sites_legend(ax: Axes, some_own: bool, odd_names: list[str]) -> None:
+def _sites_legend(ax: Axes, some_own: bool, suspect_names: list[str]) -> None:
     from matplotlib.lines import Line2D
 
     def mark(label: str, **style: Any) -> Line2D:
@@ -127,9 +127,11 @@ def _sites_legend(ax: Axes, some_own: bool, odd_names: list[str]) -> None:
     entries = [mark("center of a component", marker="o", markersize=13, color=QUIET, alpha=0.5)]
     if some_own:
         entries.append(mark("a site that keeps its own answer", marker="o", markersize=6, color=QUIET, mfc="white"))
-    if odd_names:
-        listed = ", ".join(odd_names[:3]) + (f" and {len(odd_names) - 3} more" if len(odd_names) > 3 else "")
-        label = f"odd site{'s' if len(odd_names) > 1 else ''}: {listed}"
+    if suspect_names:
+        listed = ", ".join(suspect_names[:3]) + (
+            f" and {len(suspect_names) - 3} more" if len(suspect_names) > 3 else ""
+        )
+        label = f"suspect site{'s' if len(suspect_names) > 1 else ''}: {listed}"
         entries.append(mark(label, marker="X", markersize=8, color=ODD_COLOR))
     ax.legend(handles=entries, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2,
               handletextpad=0.3, columnspacing=1.2)  # fmt: skip

@@ -51,9 +51,9 @@ class Gains(NamedTuple):
     settled: bool
     """Whether both fits settled."""
 
-    def worst_first(self, odd: frozenset[str]) -> list[SiteGain]:
+    def worst_first(self, suspect: frozenset[str]) -> list[SiteGain]:
         """Odd sites first, then those that lost most."""
-        return sorted(self.sites, key=lambda site: (site.name not in odd, site.gain))
+        return sorted(self.sites, key=lambda site: (site.name not in suspect, site.gain))
 
     def over(self, names: set[str]) -> tuple[float, float]:
         """Gain per held-out row of these sites taken together, and its standard error."""

@@ -26,9 +26,10 @@ WORDS = {
     "weight": "The share of a site's rows that belong to a component.",
     "center": "What the sites have in common: one answer per component.",
     "at the center": "The site ended exactly on the common center: its rows gave no reason to differ.",
-    "keeps some / its own": "The site's rows speak for an answer of its own, in some components or in all.",
-    "odd": "Farther from the center than the spread of the other sites and its own size explain: a rule of thumb for "
-    "where to look first, not a test.",
+    "similar": "Close to the center, but not exactly on it in every component.",
+    "own answer": "The site's rows clearly speak for an answer of its own.",
+    "suspect": "Farther from the center, or with rows that fit its own answer worse or better, than chance, its size "
+    "and the spread of the other sites explain. At most 1% of honest sites are called so: a reason to look, no proof.",
     "log-likelihood": "How probable rows are under a fitted mixture, on a log scale; higher is better. A difference "
     "of 0.1 per row means that a row is about 10% more probable.",
 }
@@ -47,13 +48,14 @@ NOTES = {
     "shades": "Orange lies above the middle of the components, blue below, line by line.",
     "spread": "After ± stands the spread of rows within a component.",
     "around": "Large marks are the common centers, small open ones the answers of sites that keep their own, black "
-    "crosses those of odd sites.",
+    "crosses those of suspect sites.",
     "sites": "The bar shows how a site's rows divide among the components. The numbers under the components are "
     "distances from the center: a dot means exactly at it, the darker the farther, and a bold number is beyond what "
-    "the spread of the other sites and the site's own size explain. The oddest sites come first.",
+    "chance, the spread of the other sites and the site's own size explain. <i>Own rows</i> is how far from the center "
+    "its rows alone would lead, over all components. Suspects come first.",
     "noise units": "Distances count in units of the spread within components, whatever the units of the columns.",
-    "limits": "One line per site, one mark per component; the circle counts the components at the center. The shaded "
-    "bar ends where a site of this size becomes odd.",
+    "limits": "One line per site, one mark per component; the circle counts the components at the center. The cross is "
+    "where the site's rows alone would lead, over all components; the shaded bar ends where that becomes suspect.",
     "pull": "The tick is the pull of the center: an answer within it is moved onto the center, one beyond it is "
     "moved by that much, and what is left is drawn.",
     "deviations": "Column by column, in its own unit, for the sites farthest out; a dot means at the center. Open a "

@@ -46,13 +46,13 @@ WIDTH = 4.8
 
 def tiles(summary: Summary) -> str:
     """The size of it all, in large figures."""
-    odd = sum(site.odd for site in summary.sites)
+    suspect = sum(site.suspect for site in summary.sites)
     told = {
         "sites": len(summary.sites),
         "rows": f"{summary.n_rows:,.12g}",
         "components": summary.n_components,
         f"rounds, {'settled' if summary.converged else 'not settled'}": f"{summary.n_rounds:,}",
-        f"odd site{'' if odd == 1 else 's'}": odd,
+        f"suspect site{'' if suspect == 1 else 's'}": suspect,
     }
     return f'<div class="tiles">{"".join(f"<div><b>{n}</b><span>{key}</span></div>" for key, n in told.items())}</div>'
 
@@ -98,10 +98,10 @@ def gain_section(
     if gains is None:
         folder = escape("model/" if origin is None else origin.folder)
         return [*parts, f"<p>{NOTES['needs rows'].replace('MODEL', folder)}</p>"]
-    odd = frozenset(site.name for site in summary.sites if site.odd)
+    suspect = frozenset(site.name for site in summary.sites if site.suspect)
     height = 1.5 + 0.24 * min(len(gains.sites), MOST_ROWS)
-    figure = _figure(lambda ax: plot_gain(gains, ax, odd=odd), height, "Gain over fitting alone", "gain marks")
-    parts += [f"<p>{NOTES['gain']}</p>", beside(gain_table(gains, odd), figure)]
+    figure = _figure(lambda ax: plot_gain(gains, ax, suspect=suspect), height, "Gain over fitting alone", "gain marks")
+    parts += [f"<p>{NOTES['gain']}</p>", beside(gain_table(gains, suspect), figure)]
     for names, why in ((gains.too_small, "too few rows to hold any back"), (gains.unknown, "not in the model")):
         if names:
             parts.append(f'<p class="note">Left out, {why}: {count(len(names), "site")} ({escape(listed(names))}).</p>')

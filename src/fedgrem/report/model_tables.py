@@ -10,7 +10,7 @@ from fedgrem.plots.axes import PALETTE, ink_on
 from fedgrem.report.gain import Gains, SiteGain
 from fedgrem.report.numbers import contrast, decimals_for, fixed, number, signed
 from fedgrem.report.page import table_markup
-from fedgrem.report.summary import SiteSummary, Summary, odd_beyond, parameter_names, pull, spread_within, thetas
+from fedgrem.report.summary import SiteSummary, Summary, parameter_names, pull, spread_within, suspect_beyond, thetas
 from fedgrem.types import NumpyArray
 
 MOST_SITES = 30
@@ -22,7 +22,7 @@ MOST_PARAMETERS = 40
 MOST_OPENED = 12
 """Sites whose deviations from the center are shown column by column."""
 SHADES = 5
-KINDS = {"odd": "no", "at the center": "yes", "loses": "no", "gains": "yes"}
+KINDS = {"suspect": "no", "at the center": "yes", "loses": "no", "gains": "yes"}
 """Word -> kind of mark; all others are open."""
 ABOVE, BELOW, FAR = "213,94,0", "0,114,178", "230,159,0"
 TABLE_STYLE = (
@@ -90,14 +90,14 @@ def center_map(model: BaseFederatedMixture) -> str:
 def site_map(model: BaseFederatedMixture, summary: Summary) -> str:
     """One line per site, the oddest first: verdict, rows, weights as a bar, distance of each component."""
     names = [site.name for site in summary.sites]
-    limits, pulls = (dict(zip(names, values, strict=True)) for values in (odd_beyond(model), pull(model)))
-    judged, pulled = len(names) > 2, any(pulls.values())
+    limits, pulls = (dict(zip(names, values, strict=True)) for values in (suspect_beyond(model), pull(model)))
+    judged, pulled = bool(np.isfinite(list(limits.values())).any()), any(pulls.values())
     largest = max([site.farthest for site in summary.sites] + [1e-12])
     digits = _distance_digits(model.site_distance_)
     head = [_th("site"), _th(""), _th("rows"), '<th class="left">weights, %</th>']
     head += [f"<th>{chip(r)}</th>" for r in range(summary.n_components)]
     head += [_th("pull")] if pulled else []
-    head += [_th("odd beyond")] if judged else []
+    head += [_th("own rows"), _th("suspect beyond")] if judged else []
 
     def line(site: SiteSummary) -> list[str]:
         limit = limits[site.name]
@@ -106,13 +106,14 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> str:
         mark = f'<span class="mark in {KINDS.get(site.verdict, "open")}">{site.verdict}</span>'
         start = [_name(site.name), _td(mark, "left"), _td(f"{site.n_rows:,.12g}"), _td(bar(site.weights))]
         cells += [_td(fixed(pulls[site.name], digits), "quiet")] if pulled else []
-        cells += [_td(fixed(limit, digits), "quiet")] if judged else []
+        if judged:
+            own = site.evidence["distance"]
+            cells += [_td(fixed(own, digits), "far" if own > limit else ""), _td(fixed(limit, digits), "quiet")]
         return [*start, *cells]
 
     typical = [_td("center", "name"), _td("typical weights", "left quiet"), _td(""), _td(bar(summary.center_weights))]
-    typical += [_td("")] * (summary.n_components + pulled + judged)
-    order = sorted(summary.oddest_first, key=lambda site: not site.odd)
-    return _folded(head, [typical], [line(site) for site in order], "site")
+    typical += [_td("")] * (summary.n_components + pulled + 2 * judged)
+    return _folded(head, [typical], [line(site) for site in summary.oddest_first], "site")
 
 
 def deviations(model: BaseFederatedMixture, summary: Summary) -> str:
@@ -120,7 +121,6 @@ def deviations(model: BaseFederatedMixture, summary: Summary) -> str:
     names, theta = parameter_names(model), thetas(model)
     place = {str(name): k for k, name in enumerate(model.site_names_)}
     own = [site for site in summary.oddest_first if site.n_at_center < summary.n_components]
-    own.sort(key=lambda site: not site.odd)
     unit = _unit(model)
     parts = []
     for site in own[:MOST_OPENED]:
@@ -129,18 +129,18 @@ def deviations(model: BaseFederatedMixture, summary: Summary) -> str:
     return "".join(parts) + _more(len(own) - MOST_OPENED, "site", "nearer to the center")
 
 
-def gain_table(gains: Gains, odd: frozenset[str]) -> str:
-    """One line per site, odd ones first and then those that lost most."""
+def gain_table(gains: Gains, suspect: frozenset[str]) -> str:
+    """One line per site, suspect ones first and then those that lost most."""
     head = [_th(name) for name in ("site", "gain ± s.e.", "", "together", "alone", "held back")]
 
     def line(site: SiteGain) -> list[str]:
         mark = f'<span class="mark in {KINDS.get(site.word, "open")}">{site.word}</span>'
-        flag = ' <span class="mark in no">odd</span>' if site.name in odd else ""
+        flag = ' <span class="mark in no">suspect</span>' if site.name in suspect else ""
         figures = [fixed(site.together, 3), fixed(site.alone, 3), f"{site.n_held:,}"]
         gain = _td(f"{signed(site.gain, 3)} <small>± {site.error:.3f}</small>", "loss" if site.gain < 0 else "")
         return [_name(site.name, flag), gain, _td(mark, "left"), *map(_td, figures)]
 
-    return _folded(head, [], [line(site) for site in gains.worst_first(odd)], "site")
+    return _folded(head, [], [line(site) for site in gains.worst_first(suspect)], "site")
 
 
 def _deviation(site: SiteSummary, away: NumpyArray, at_center: NumpyArray, unit: NumpyArray, names: list[str]) -> str:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem import __version__
+from fedgrem.algorithms.verdicts import FEWEST_SITES, NOT_JUDGED
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.gain import Gains, word_of
 from fedgrem.report.model_notes import ALGORITHM_WORDS, GROUPS
 from fedgrem.report.numbers import number, signed
 from fedgrem.report.study_stats import name_of
-from fedgrem.report.summary import Summary
+from fedgrem.report.summary import SiteSummary, Summary
 
 ALONE = ("local-em", "local-grem", "tgmm")
 """Algorithms whose center nobody is moved to."""
@@ -74,7 +75,7 @@ def lead(model: BaseFederatedMixture, summary: Summary) -> str:
 
 def in_short(model: BaseFederatedMixture, summary: Summary, gains: Gains | None) -> list[Line]:
     """The page in a few marked lines."""
-    lines = [*_agreement(model, summary), *_oddity(summary), _settling(model, summary)]
+    lines = [*_agreement(model, summary), *_suspicion(summary), _settling(model, summary)]
     return lines + ([] if gains is None else [_gain_line(summary, gains)])
 
 
@@ -128,16 +129,16 @@ def _agreement(model: BaseFederatedMixture, summary: Summary) -> list[Line]:
             f"are {at_it}: their rows gave no reason to differ",
         ),
         (
-            "keeps some",
+            "similar",
             "open",
-            "has an answer of its own in some components",
-            "have their own answer in some components",
+            "is close to it, but not in every component: its rows gave some reason to differ",
+            "are close to it, but not in every component: their rows gave some reason to differ",
         ),
         (
-            "keeps its own",
+            "own answer",
             "open",
-            "has an answer of its own in every component",
-            "have their own answer in all components",
+            "has an answer of its own: its rows clearly speak for it",
+            "have answers of their own: their rows clearly speak for them",
         ),
     ):
         n = sum(site.verdict == word for site in summary.sites)
@@ -146,20 +147,40 @@ def _agreement(model: BaseFederatedMixture, summary: Summary) -> list[Line]:
     return lines
 
 
-def _oddity(summary: Summary) -> list[Line]:
-    if len(summary.sites) < 3:
-        return [("open", "odd", "With fewer than three sites nobody can say which one is odd.")]
-    odd = [site for site in summary.oddest_first if site.odd]
-    if not odd:
-        return [("yes", "none odd", "<b>No site</b> is odd: none is farther out than its size and the others explain.")]
-    typical = f"{number(summary.typical_distance)} away" if summary.typical_distance else "at the center"
-    names = listed([f"{site.name} ({number(site.farthest)} from the center)" for site in odd], 5)
+def _suspicion(summary: Summary) -> list[Line]:
+    if len(summary.sites) < FEWEST_SITES:
+        return [("open", "suspect", f"With fewer than {FEWEST_SITES} sites nobody can say which one is suspect.")]
+    if all(site.verdict == NOT_JUDGED for site in summary.sites):
+        return [("open", "not judged", "The sites were not judged: this fit has no center to hold them against.")]
+    suspect = [site for site in summary.oddest_first if site.suspect]
+    if not suspect:
+        none = "none is farther out, or stranger to itself, than its size and the other sites explain."
+        return [("yes", "none suspect", f"<b>No site</b> is suspect: {none}")]
+    names = listed([f"{site.name} ({why(site)})" for site in suspect], 5)
+    are = "is" if len(suspect) == 1 else "are"
     text = (
-        f"<b>{len(odd):,} of {count(len(summary.sites), 'site')}</b> {'is' if len(odd) == 1 else 'are'} farther out "
-        f"than size and spread explain: {escape(names)}. The typical site is {typical}; beyond "
-        f"{number(summary.odd_beyond)} is odd. Look at the rows there first: units, coding, or another kind of case."
+        f"<b>{len(suspect):,} of {count(len(summary.sites), 'site')}</b> {are} suspect: {escape(names)}. Of honest "
+        f"sites at most {summary.false_alarm:.0%} are called so. Look at the rows there first: units, coding, or "
+        "another kind of case."
     )
-    return [("no", "odd", text)]
+    return [("no", "suspect", text)]
+
+
+def why(site: SiteSummary) -> str:
+    """What speaks most against a suspect site, in a few words.
+
+    Examples
+    --------
+    >>> told = {"p_distance": 1e-4, "p_fit": 0.2, "p_value": 2e-4, "distance": 6.0, "expected": 1.0, "fit": -1.0}
+    >>> why(SiteSummary("west", 150.0, [1.0], [5.0], 0, 5.0, "suspect", told, True))
+    '6.00 from the center, where 1.00 would be usual'
+    """
+    found = site.evidence
+    if found["p_value"] == 0.0 and found["p_distance"] > 0.0 and found["p_fit"] > 0.0:
+        return "what it reported cannot all be true"
+    if found["p_distance"] <= found["p_fit"]:
+        return f"{number(found['distance'])} from the center, where {number(found['expected'])} would be usual"
+    return f"its rows fit {'worse' if found['fit'] < 0 else 'better'} than those of other sites"
 
 
 def _settling(model: BaseFederatedMixture, summary: Summary) -> Line:
@@ -177,7 +198,7 @@ def _settling(model: BaseFederatedMixture, summary: Summary) -> Line:
 
 
 def _gain_line(summary: Summary, gains: Gains) -> Line:
-    ordinary = {site.name for site in summary.sites if not site.odd}
+    ordinary = {site.name for site in summary.sites if not site.suspect}
     gain, error = gains.over(ordinary)
     words = [site.word for site in gains.sites]
     word = word_of(gain, error)
@@ -185,7 +206,7 @@ def _gain_line(summary: Summary, gains: Gains) -> Line:
     said = {"gains": "better", "loses": "worse"}.get(word, "not clearly better or worse")
     losers = [site.name for site in gains.sites if site.word == "loses"]
     lost = f"{len(losers):,} clearly lost ({escape(listed(losers, 5))})" if losers else "none clearly lost"
-    whose = "sites that are not odd" if len(ordinary) < len(summary.sites) else "all sites"
+    whose = "sites that are not suspect" if len(ordinary) < len(summary.sites) else "all sites"
     text = (
         f"On rows that were held back, working together was <b>{said}</b> than fitting alone: {signed(gain, 3)} ± "
         f"{error:.3f} in log-likelihood per row, over {whose}. {words.count('gains'):,} of "

@@ -1,16 +1,15 @@
-"""A fitted model in plain values: what is common, which sites agree with it, and which are odd."""
+"""A fitted model in plain values: what is common, which sites agree with it, and which are suspect."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgrem.algorithms.verdicts import FALSE_ALARM, NOT_JUDGED, SUSPECT
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.selection import selection_of
 from fedgrem.types import NumpyArray
 
-ODD_SPREADS, ODD_PULLS = 4.0, 3.0
-"""How much farther out than the typical site an odd one is; see :func:`odd_beyond`."""
 KINDS = {
     "FederatedGaussianMixture": "Gaussian mixture",
     "FederatedRegressionMixture": "mixture of linear regressions",
@@ -29,17 +28,16 @@ class SiteSummary(NamedTuple):
     """Of each component from the center; 0 means exactly at it."""
     n_at_center: int
     farthest: float
-    odd: bool
+    verdict: str
+    """In a word, as in ``site_verdict_``: at the center, similar, own answer, suspect, or not judged."""
+    evidence: dict[str, float]
+    """What the verdict rests on, as in ``site_evidence_``; empty if the site was not judged."""
     settled: bool
 
     @property
-    def verdict(self) -> str:
-        """In a word, as in ``fedgrem show``: odd, at the center, keeps some (of its own answer), keeps its own."""
-        if self.odd:
-            return "odd"
-        if self.n_at_center == len(self.distance):
-            return "at the center"
-        return "keeps some" if self.n_at_center else "keeps its own"
+    def suspect(self) -> bool:
+        """Whether the verdict says so."""
+        return self.verdict == SUSPECT
 
 
 class Summary(NamedTuple):
@@ -56,8 +54,10 @@ class Summary(NamedTuple):
     center_weights: list[float]
     typical_distance: float
     """Median over sites of the distance of the farthest component from its center."""
-    odd_beyond: float
-    """Distance beyond which a site of median size is odd; see :func:`odd_beyond`."""
+    suspect_beyond: float
+    """Distance of a site's own answer beyond which the middle site is suspect; see :func:`suspect_beyond`."""
+    false_alarm: float
+    """Share of honest sites that are called suspect, at most."""
     sites: list[SiteSummary]
     """In the order of ``site_names_``."""
     selection: dict[str, Any] | None = None
@@ -70,15 +70,20 @@ class Summary(NamedTuple):
 
     @property
     def oddest_first(self) -> list[SiteSummary]:
-        """Sites by distance from the center, the farthest first."""
-        return sorted(self.sites, key=lambda site: -site.farthest)
+        """Suspects, then the others; each by distance from the center, the farthest first."""
+        return sorted(self.sites, key=lambda site: (not site.suspect, -site.farthest))
 
     def as_plain(self) -> dict[str, Any]:
         """Dicts, lists and numbers only, ready for JSON; infinity becomes a string, which JSON has no number for."""
         plain = self._asdict() | {"n_sites": len(self.sites), "sites": [site._asdict() for site in self.sites]}
-        plain["penalty"] = self.penalty if np.isfinite(self.penalty) else str(self.penalty)
-        plain["odd_beyond"] = self.odd_beyond if np.isfinite(self.odd_beyond) else str(self.odd_beyond)
-        return plain
+        for site in plain["sites"]:
+            site["evidence"] = {key: _in_json(value) for key, value in site["evidence"].items()}
+        return plain | {key: _in_json(plain[key]) for key in ("penalty", "suspect_beyond")}
+
+
+def _in_json(value: float) -> float | str:
+    """JSON has no number for infinity, nor for what is not known."""
+    return value if np.isfinite(value) else str(value)
 
 
 def check_fitted(model: BaseFederatedMixture) -> None:
@@ -127,25 +132,32 @@ def pull(model: BaseFederatedMixture) -> NumpyArray:
     return np.asarray((penalty[-1] if len(penalty) else 0.0) / np.sqrt(model.n_rows_))
 
 
-def odd_beyond(model: BaseFederatedMixture) -> NumpyArray:
-    """How far out each site's farthest component may be before the site counts as odd, ``(K,)``.
+def suspect_beyond(model: BaseFederatedMixture) -> NumpyArray:
+    """How far out each site's own answer may be before the site is suspect, ``(K,)``; infinity where nobody judges.
 
-    Four robust standard deviations above the median site, plus three times the pull it withstood: most sites of a
-    homogeneous federation end exactly at the center, where the spread is 0 and no yardstick. A small site may be
-    farther out than a large one.
+    In units of the noise, as a root mean square over its rows. A small site may be farther out than a large one.
     """
-    farthest = model.site_distance_.max(axis=1)
-    middle = float(np.median(farthest))
-    spread = 1.4826 * float(np.median(np.abs(farthest - middle)))
-    withstood = pull(model)
-    return np.asarray(middle + ODD_SPREADS * spread + ODD_PULLS * np.maximum(withstood, np.median(withstood)))
+    return _evidence(model, "limit", np.inf)
 
 
-def odd_sites(model: BaseFederatedMixture) -> NumpyArray:
-    """Which sites are odd, ``(K,)``: farther out than the spread of the others and their own size explain."""
-    if len(model.site_names_) < 3:
-        return np.zeros(len(model.site_names_), dtype=bool)  # two that differ do not say which one is odd
-    return np.asarray(model.site_distance_.max(axis=1) > odd_beyond(model))
+def own_distance(model: BaseFederatedMixture) -> NumpyArray:
+    """How far from the center each site's rows lead with nothing that pulls back, ``(K,)``, in the same units."""
+    return _evidence(model, "distance", np.nan)
+
+
+def _evidence(model: BaseFederatedMixture, name: str, otherwise: float) -> NumpyArray:
+    found = getattr(model, "site_evidence_", {})
+    return np.asarray(found[name]) if found else np.full(len(model.site_names_), otherwise)
+
+
+def verdicts(model: BaseFederatedMixture) -> NumpyArray:
+    """One word per site, ``(K,)``; a model that an older fedgrem saved was not judged."""
+    return np.asarray(getattr(model, "site_verdict_", np.full(len(model.site_names_), NOT_JUDGED)))
+
+
+def suspect_sites(model: BaseFederatedMixture) -> NumpyArray:
+    """Which sites are suspect, ``(K,)``."""
+    return np.asarray(verdicts(model) == SUSPECT)
 
 
 def summarize(model: BaseFederatedMixture) -> Summary:
@@ -156,11 +168,11 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     >>> from fedgrem import FederatedGaussianMixture
     >>> from fedgrem.data.simulate import simulate
     >>> model = FederatedGaussianMixture(n_components=5, random_state=0).fit(simulate("gmm", h=0.5, seed=1).rows)
-    >>> [site.name for site in summarize(model).sites if site.odd]
+    >>> [site.name for site in summarize(model).sites if site.suspect]
     ['site-10']
     """
     check_fitted(model)
-    odd = odd_sites(model)
+    words, evidence = verdicts(model), getattr(model, "site_evidence_", {})
     unsettled = set(model.unsettled_sites_.tolist())
     sites = [
         SiteSummary(
@@ -170,7 +182,8 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             distance=model.site_distance_[k].tolist(),
             n_at_center=int(model.at_center_[k].sum()),
             farthest=float(model.site_distance_[k].max()),
-            odd=bool(odd[k]),
+            verdict=str(words[k]),
+            evidence={key: float(value[k]) for key, value in evidence.items() if np.ndim(value)},
             settled=str(name) not in unsettled,
         )
         for k, name in enumerate(model.site_names_)
@@ -185,7 +198,8 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         center=model.center_.tolist(),
         center_weights=model.center_weights_.tolist(),
         typical_distance=float(np.median(model.site_distance_.max(axis=1))),
-        odd_beyond=float(np.median(odd_beyond(model))),
+        suspect_beyond=float(np.median(suspect_beyond(model))),
+        false_alarm=FALSE_ALARM,
         sites=sites,
         selection=selection_of(model),
     )

@@ -25,9 +25,11 @@ from fedgrem.types import Broadcast, NumpyArray, Params, SiteData, StartRequest
 CENSUS = "census"
 """The first task: a site says how many rows it has, and summarizes its columns."""
 START_TASKS = ("local_size", "local_start", "local_compare", "local_track")
-STEP, SCORE = "local_step", "local_score"
+STEP, SCORE, LOOK = "local_step", "local_score", "local_look"
+AFTER_TASKS = (SCORE, LOOK)
+"""Asked when the rounds are over: of a site that does not answer nothing is known, and the fit stands."""
 PATH_STEP, PATH_SCORE = "path_step", "path_score"
-TASKS = (CENSUS, *START_TASKS, PATH_STEP, PATH_SCORE, STEP, SCORE)
+TASKS = (CENSUS, *START_TASKS, PATH_STEP, PATH_SCORE, STEP, *AFTER_TASKS)
 NAME_BYTES = 64
 SOME_ROWS = 8
 """Rows of the made-up site that is traced; no shape of a message depends on it."""
@@ -108,7 +110,7 @@ class Declaration:
             sent = self._step_request
         elif task in (PATH_STEP, PATH_SCORE):
             sent = self._path_request(task)
-        elif task == SCORE:
+        elif task in AFTER_TASKS:
             sent = self._params
         elif task in START_TASKS:
             sent = self._start_request(task, held, 2 if n_candidates is None else n_candidates)

@@ -15,14 +15,23 @@ from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.rounds import LoopState, distances, play_round
 from fedgrem.data.federation import Units
 from fedgrem.data.units import Summary
-from fedgrem.engines.flare.declaration import CENSUS, SCORE, STEP, Census, Declaration, Order, number_like, read_names
+from fedgrem.engines.flare.declaration import (
+    AFTER_TASKS,
+    CENSUS,
+    STEP,
+    Census,
+    Declaration,
+    Order,
+    number_like,
+    read_names,
+)
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.roster import Roster
 from fedgrem.engines.flare.site import REASONS
 from fedgrem.engines.flare.validate import check_reply
 from fedgrem.engines.flare.wire import Fields, encode, printable, size
 from fedgrem.errors import InputError, MessageError
-from fedgrem.types import Array, Central, NumpyArray, RoundRecord, Score, Upload
+from fedgrem.types import Array, Central, NumpyArray, RoundRecord, Upload
 
 PROBE = 2.0
 """Seconds, or three times what the last exchange took, that a site which missed a deadline has until it is back."""
@@ -168,9 +177,9 @@ class OverNetwork:
 
     def ask(self, task: str, sent: Any) -> Any:
         """Send each site its part and stack the replies; a site that is lost now has no start, and is dropped."""
+        if task in AFTER_TASKS:
+            return self._afterwards(task, sent)
         names = list(self.roster.names)
-        if task == SCORE:
-            return self._scores(names, sent)
         orders = dict(zip(names, self._orders(sent, range(len(names))), strict=True))
         replies = self._judge(task, self._deliver(task, orders), lose=True)
         if len(replies) < len(names):
@@ -179,14 +188,15 @@ class OverNetwork:
             raise SitesChangedError
         return _stack([replies[name] for name in names])
 
-    def _scores(self, names: list[str], sent: Any) -> Score:
+    def _afterwards(self, task: str, sent: Any) -> Any:
         """What the sites say of the finished fit; NaN for those that are out or away."""
+        names, traffic = self.roster.names, self.traffic
         places = [k for k, name in enumerate(names) if name not in self.roster.out]
         orders = dict(zip([names[k] for k in places], self._orders(sent, places), strict=True))
-        replies = self._judge(SCORE, self._deliver(SCORE, orders))
-        silent = Score(*(np.asarray(np.nan) for _ in Score._fields))  # type: ignore[arg-type]  # stacked right away
-        stacked: Score = _stack([replies.get(name, silent) for name in names])
-        return stacked
+        replies = self._judge(task, self._deliver(task, orders))
+        self.traffic = traffic  # what is told of the cost is that of a round
+        nothing = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan, leaf.dtype), self._declaration.reply(task))
+        return _stack([replies.get(name, nothing) for name in names])
 
     def play(self, state: LoopState, tol: float, limit: int) -> tuple[LoopState, RoundRecord]:
         """Play one round with the sites that answer; the others keep their parameters."""

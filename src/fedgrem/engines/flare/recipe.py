@@ -98,6 +98,7 @@ class Recipe:
             given_penalty=None if self.choose else self.penalty,
             fallback=self.fallback,
             score=self.score,
+            look=n_sites > 1,
         )
 
     def build_family(self) -> Family:

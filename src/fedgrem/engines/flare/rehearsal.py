@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgrem.algorithms.align import derive_key
 from fedgrem.data.units import Summary
-from fedgrem.engines.flare.declaration import CENSUS, SCORE, STEP, Order, read_names
+from fedgrem.engines.flare.declaration import CENSUS, LOOK, SCORE, STEP, Order, read_names
 from fedgrem.engines.flare.guard import Guard
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
@@ -22,6 +22,7 @@ TITLES = {
     CENSUS: "First report (once per fit)",
     "local_start": "A start (a few times before round 1)",
     STEP: "A round (every round)",
+    LOOK: "A last look (once, after the rounds)",
 }
 
 
@@ -80,7 +81,7 @@ def play_once(site: SiteAtWork, *, compare: bool = False) -> list[tuple[str, Any
     step = ask(STEP, _first_round(recipe, start))
     if recipe.score:
         ask(SCORE, start.params)
-    return [(CENSUS, census), ("local_start", start), (STEP, step)]
+    return [(CENSUS, census), ("local_start", start), (STEP, step), (LOOK, ask(LOOK, start.params))]
 
 
 def _first_round(recipe: Recipe, start: StartReply) -> Broadcast:

@@ -124,7 +124,7 @@ def write_result(folder: Path, finished: Finished) -> None:
     for name, value in result._asdict().items():
         if isinstance(value, np.ndarray):
             arrays[f"result/{name}"] = value
-        elif name in ("history", "path"):
+        elif isinstance(value, dict) and name in ("history", "path", "look"):
             arrays |= {f"{name}/{key}": np.asarray(kept) for key, kept in value.items()}
         else:
             plain[name] = value
@@ -139,7 +139,11 @@ def read_result(folder: Path) -> Finished:
     plain: dict[str, Any] = about["result"]
     values = _under("result", arrays)
     plain |= {"site_names": tuple(plain["site_names"]), "unsettled": tuple(plain["unsettled"])}
-    plain |= {"history": _under("history", arrays), "path": _under("path", arrays)}
+    plain |= {
+        "history": _under("history", arrays),
+        "path": _under("path", arrays),
+        "look": _under("look", arrays) or None,
+    }
     units = Units(arrays["units/location"], arrays["units/scale"]) if "units/location" in arrays else None
     return Finished(FitResult(**plain | values), units, about["about"])
 

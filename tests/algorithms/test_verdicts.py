@@ -1,0 +1,130 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedgrem.algorithms.look import local_look
+from fedgrem.algorithms.verdicts import (
+    AT_CENTER,
+    FALSE_ALARM,
+    NOT_JUDGED,
+    OWN_ANSWER,
+    SIMILAR,
+    SUSPECT,
+    Sightings,
+    p_value,
+    score,
+    words,
+)
+from fedgrem.data.federation import Site
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.regression import LinearRegression
+from fedgrem.types import Params
+
+DEGREES = 20.0
+
+
+def draw(generator, n_sites=10, spread=0.0, n_rows=150.0):
+    """Sites that differ from the center by Gaussian deviations of variance ``spread`` in every parameter."""
+    rows = np.broadcast_to(n_rows, n_sites).astype(float)
+    deviance = (1.0 + rows * spread) * generator.chisquare(DEGREES, n_sites)
+    log_likelihood = rows * (-15.0 + 0.2 * generator.normal(size=n_sites) * np.sqrt(150.0 / rows))
+    return Sightings(rows, log_likelihood + 0.5 * DEGREES, deviance, np.zeros(n_sites), DEGREES)
+
+
+def suspects(seen, others=None):
+    return p_value(score(seen, others)) <= FALSE_ALARM
+
+
+def verdict(seen, **options):
+    nothing = np.zeros((len(seen.n_rows), 2))
+    return words(score(seen), seen, nothing, np.ones(len(seen.n_rows)), pulled=False, **options).tolist()
+
+
+def test_one_gaussian_gains_its_squared_distance_from_the_center():
+    rows = np.random.default_rng(0).normal(size=(40, 3)) + 2.0
+    center = Params(jnp.ones(1), jnp.zeros((1, 3)))
+    look = local_look(Gaussian("identity"), Site("a", rows, None, np.ones(40)).as_data(), center)
+    np.testing.assert_allclose(look.params.theta[0], rows.mean(axis=0), rtol=1e-9)
+    gained = 2.0 * float(look.log_likelihood - look.at_center)
+    assert gained == pytest.approx(40 * np.sum(rows.mean(axis=0) ** 2), rel=1e-9)
+
+
+def test_one_regression_gains_what_least_squares_explain():
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(200, 2))
+    y = rows @ [1.0, -1.0] + generator.normal(size=200)
+    center = Params(jnp.ones(1), jnp.zeros((1, 2)))
+    look = local_look(LinearRegression(), Site("a", rows, y, np.ones(200)).as_data(), center)
+    best = np.linalg.lstsq(rows, y, rcond=None)[0]
+    gained = 2.0 * float(look.log_likelihood - look.at_center)
+    assert gained == pytest.approx(np.sum((rows @ best) ** 2), rel=1e-6)
+
+
+@pytest.mark.parametrize("n_sites", [5, 10, 30])
+@pytest.mark.parametrize("spread", [0.0, 0.1])
+def test_honest_sites_are_suspect_no_more_often_than_stated(n_sites, spread):
+    generator = np.random.default_rng(0)
+    sizes = generator.choice([40.0, 150.0, 1000.0], size=n_sites) if n_sites > 5 else 150.0
+    found = np.concatenate([suspects(draw(generator, n_sites, spread, sizes)) for _ in range(900 // n_sites)])
+    assert found.mean() <= 1.5 * FALSE_ALARM  # 900 sites: two standard errors above 1% is 1.7%
+
+
+@pytest.mark.parametrize("n_hostile", [1, 2, 3])
+def test_far_sites_are_suspect_and_do_not_hide_each_other(n_hostile):
+    generator = np.random.default_rng(1)
+    for _ in range(20):
+        seen = draw(generator, spread=0.1)
+        seen.deviance[:n_hostile] *= 30.0
+        assert suspects(seen).tolist() == [True] * n_hostile + [False] * (10 - n_hostile)
+
+
+@pytest.mark.parametrize("shift", [-6.0, 6.0])
+def test_rows_that_fit_oddly_make_a_site_suspect(shift):
+    seen = draw(np.random.default_rng(2))
+    seen.log_likelihood[3] += shift * seen.n_rows[3]
+    assert np.flatnonzero(suspects(seen)).tolist() == [3]
+
+
+def test_a_small_site_may_be_farther_out():
+    rows = np.array([20.0] + [200.0] * 9)
+    limit = score(draw(np.random.default_rng(3), n_rows=rows)).limit
+    assert np.sqrt(limit[0] / 20.0) > 2.0 * np.sqrt(limit[1:] / 200.0).max()
+
+
+def test_of_three_sites_nobody_can_be_suspect():
+    seen = draw(np.random.default_rng(4), n_sites=3)
+    seen.deviance[0] *= 1e6
+    assert verdict(seen)[0] == OWN_ANSWER
+
+
+def test_what_a_site_was_fitted_and_what_it_admits_must_agree():
+    seen = draw(np.random.default_rng(5))
+    seen.fitted[2] = 1e4
+    assert verdict(seen)[2] == SUSPECT
+
+
+def test_a_site_that_was_away_is_not_judged_and_the_others_are():
+    seen = draw(np.random.default_rng(6))
+    seen.deviance[4] = np.nan
+    found = verdict(seen)
+    assert found[4] == NOT_JUDGED
+    assert found.count(NOT_JUDGED) == 1
+
+
+def test_words_go_by_components_where_the_pull_decides():
+    seen = draw(np.random.default_rng(7), n_sites=4)
+    distance = np.array([[0.0, 0.0], [0.0, 0.9], [0.5, 1.1], [0.0, 0.0]])
+    found = words(score(seen), seen, distance, np.ones(4), pulled=True)
+    assert found.tolist() == [AT_CENTER, SIMILAR, OWN_ANSWER, AT_CENTER]
+
+
+def test_words_go_by_deviance_where_no_pull_decides():
+    seen = draw(np.random.default_rng(7), n_sites=3)._replace(deviance=np.array([20.0, 90.0, 500.0]))
+    assert verdict(seen) == [AT_CENTER, SIMILAR, OWN_ANSWER]
+
+
+def test_the_order_of_sites_does_not_matter():
+    seen = draw(np.random.default_rng(8), spread=0.1)
+    order = np.random.default_rng(9).permutation(10)
+    turned = Sightings(*(leaf[order] for leaf in seen[:-1]), seen.degrees)
+    np.testing.assert_allclose(p_value(score(turned)), p_value(score(seen))[order])
