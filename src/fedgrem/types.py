@@ -162,3 +162,9 @@ class FitResult(NamedTuple):
     """(K,) which candidate each site took in the last exchange of starts; -1 is its own."""
     cost: dict[str, int]
     """Exchanges and numbers sent, by purpose."""
+    weights_variance: NumpyArray | None = None
+    """(K, R); None, as the next two, if no standard errors were asked for."""
+    theta_covariance: NumpyArray | None = None
+    """(K, R, q, q) of the parameters of each component, NaN where nothing can be said."""
+    center_covariance: NumpyArray | None = None
+    """(R, q, q)"""

@@ -18,6 +18,8 @@ class Plan(NamedTuple):
     align: bool = True
     start_penalty: float = 0.0
     """lambda by which sites weigh a distance from the common start when they choose among starts."""
+    standard_errors: bool = False
+    """Whether to ask, at the end, what the sites know of their parameters."""
 
 
 class Progress(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 from fedgrem.algorithms.base import Algorithm, Engine
 from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.search import Starts, count_numbers, find_starts
+from fedgrem.algorithms.uncertainty import ask_uncertainty
 from fedgrem.types import (
     Array,
     Broadcast,
@@ -129,7 +130,13 @@ def run(
     cost["rounds"] = played
     cost["numbers_per_round"] = count_numbers(state.central.params)
     distance = np.array(distances(algorithm, state.central))
-    return _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance)
+    result = _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance)
+    if not plan.standard_errors:
+        return result
+    tell(Progress("standard errors", played, plan.max_rounds, float("nan")))
+    found, numbers = ask_uncertainty(algorithm, engine, state.central)
+    asked = {"information_exchanges": 1, "information_numbers": numbers}
+    return result._replace(cost=cost | asked, **found._asdict())
 
 
 def _joined(records: list[RoundRecord]) -> RoundRecord:

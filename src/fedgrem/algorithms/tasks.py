@@ -7,9 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.information import local_information
 from fedgrem.algorithms.start import StartPlan, local_compare, local_start, local_track
 from fedgrem.families.base import Family
 from fedgrem.types import SiteData, StartReply, StartRequest
+
+UNFORCED = frozenset({"local_information"})
+"""Tasks that a fit can do without: a site that does not answer is answered for with zeros."""
 
 
 def local_size(family: Family, data: SiteData, request: StartRequest) -> StartReply:
@@ -28,5 +32,6 @@ def local_task(name: str, algorithm: Algorithm, start: StartPlan) -> Callable[[S
         "local_compare": partial(local_compare, algorithm.family, start),
         "local_track": partial(local_track, algorithm.family, start),
         "local_step": algorithm.local_step,
+        "local_information": partial(local_information, algorithm.family),
     }
     return tasks[name]

@@ -22,6 +22,7 @@ STAGES = {
     "joint starts": "sites improve joint starts",
     "exchange": "sites compare starts",
     "rounds": "rounds",
+    "standard errors": "every site reports how well it knows its parameters",
 }
 
 

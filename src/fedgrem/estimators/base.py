@@ -26,6 +26,7 @@ from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.scoring import FittedParams, row_scores
+from fedgrem.estimators.uncertainty import WithErrors
 from fedgrem.families.base import Family
 from fedgrem.kernels.precision import numpy_dtype, precision
 from fedgrem.types import FitResult, NumpyArray, Params
@@ -42,7 +43,7 @@ class UnknownSiteWarning(UserWarning):
     """Rows were predicted with the common center, because their site was not fitted."""
 
 
-class BaseFederatedMixture(BaseEstimator):
+class BaseFederatedMixture(WithErrors, BaseEstimator):
     """One mixture per site, shrunk to a common center. Subclasses say what a component is."""
 
     _theta_name: ClassVar[str] = "params"
@@ -109,6 +110,7 @@ class BaseFederatedMixture(BaseEstimator):
             self.site_names_ = table.labels
             self._expose(result)
             self._expose_theta(result, units)
+            self._expose_errors(result, units)
         self._warn(result)
         return self
 
@@ -136,6 +138,7 @@ class BaseFederatedMixture(BaseEstimator):
         if self.local_steps != "auto":
             check_count("local_steps", self.local_steps, least=1)
         check_switch("acceleration", self.acceleration)
+        check_switch("standard_errors", self.standard_errors)
         check_number("penalty", self.penalty, least=0.0)
         check_number("penalty_decay", self.penalty_decay, least=0.0, most=1.0, below=True)
         check_number("step_size", self.step_size, least=1e-6, most=2.0, below=True)
@@ -214,6 +217,7 @@ class BaseFederatedMixture(BaseEstimator):
             given=None if given is None else Params(*(jnp.asarray(start) for start in given)),
             align=self.align,
             start_penalty=0.0 if alone else steady_penalty(self.penalty, self.penalty_decay, n_parameters, n_sites),
+            standard_errors=self._wants_errors(n_parameters),
         )
 
     def _n_given(self, n_parameters: int) -> int:

@@ -34,7 +34,7 @@ class FederatedMixture(FederatedDensity):
     params_init : array of shape (K, R, q), optional
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
     algorithm, penalty, penalty_decay, step_size, step_weights, penalty_scaling, center_solver, center_sweeps : options
-    local_steps, acceleration, max_rounds, tol, n_init, align, alignment, dtype, random_state : options
+    local_steps, acceleration, max_rounds, tol, standard_errors, n_init, align, alignment, dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -42,6 +42,8 @@ class FederatedMixture(FederatedDensity):
     site_names_ : (K,)
     weights_, params_ : (K, R), (K, R, q)
     center_, center_weights_ : (R, q) the common center, and the median weights that go with it, (R,)
+    weights_se_, params_se_, center_se_ : (K, R), (K, R, q), (R, q) standard errors, see :meth:`intervals`
+        NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
@@ -90,6 +92,7 @@ class FederatedMixture(FederatedDensity):
         acceleration: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
+        standard_errors: bool | str = "auto",
         n_init: int = 10,
         start_rows: int = 5,
         weights_init: Any = None,

@@ -56,6 +56,7 @@ def recipe_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = No
         missing=model._missing_allowed(),
         dtype=model.dtype,
         columns=None if columns is None else tuple(columns),
+        standard_errors=model._errors_switch,
     )
     check_over_network(recipe)
     return recipe
@@ -86,6 +87,7 @@ def adopt(model: Model, finished: Finished, columns: Sequence[str] | None) -> Mo
     with precision(model.dtype):
         model._expose(result)
         model._expose_theta(result, finished.units)
+        model._expose_errors(result, finished.units)
     model._warn(result)
     return model
 

@@ -23,7 +23,8 @@ CENSUS = "census"
 """The first task: a site says how many rows it has, and summarizes its columns."""
 START_TASKS = ("local_size", "local_start", "local_compare", "local_track")
 STEP = "local_step"
-TASKS = (CENSUS, *START_TASKS, STEP)
+INFORMATION = "local_information"
+TASKS = (CENSUS, *START_TASKS, STEP, INFORMATION)
 NAME_BYTES = 64
 SOME_ROWS = 8
 """Rows of the made-up site that is traced; no shape of a message depends on it."""
@@ -33,7 +34,8 @@ class Order(NamedTuple):
     """What the center sends to one site: a site remembers its rows and nothing else."""
 
     sent: Any
-    """What the task is given: nothing, a :class:`~fedgrem.types.StartRequest` or :class:`~fedgrem.types.Broadcast`."""
+    """What the task is given: nothing, a :class:`~fedgrem.types.StartRequest`, :class:`~fedgrem.types.Broadcast` or
+    :class:`~fedgrem.types.Params`."""
     units: Units | None
     """The units of the fit; None leaves the rows as they are."""
     gaps: Any
@@ -101,6 +103,8 @@ class Declaration:
         sent: Any = ()
         if task == STEP:
             sent = self._step_request
+        elif task == INFORMATION:
+            sent = self._params
         elif task in START_TASKS:
             sent = self._start_request(task, held, 2 if n_candidates is None else n_candidates)
         return Order(sent, units, number_like(np.bool_, ()))

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.rounds import LoopState, distances, play_round
+from fedgrem.algorithms.tasks import UNFORCED
 from fedgrem.data.federation import Units
 from fedgrem.data.units import Summary
 from fedgrem.engines.flare.declaration import CENSUS, STEP, Census, Declaration, Order, number_like, read_names
@@ -170,12 +171,23 @@ class OverNetwork:
         """Send each site its part and stack the replies; a site that is lost now has no start, and is dropped."""
         names = list(self.roster.names)
         orders = dict(zip(names, self._orders(sent, range(len(names))), strict=True))
+        if task in UNFORCED:
+            return self._ask_whom_one_can(task, orders)
         replies = self._judge(task, self._deliver(task, orders), lose=True)
         if len(replies) < len(names):
             self.roster.check_quorum(len(replies))
             self._settle_units()
             raise SitesChangedError
         return _stack([replies[name] for name in names])
+
+    def _ask_whom_one_can(self, task: str, orders: dict[str, Order]) -> Any:
+        """The stacked replies, zeros for sites that are out or do not answer."""
+        here = {name: order for name, order in orders.items() if name not in self.roster.out}
+        of_a_round = self.traffic
+        replies = self._judge(task, self._deliver(task, here))
+        self.traffic = of_a_round
+        nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self._declaration.reply(task))
+        return _stack([replies.get(name, nothing) for name in orders])
 
     def play(self, state: LoopState, tol: float, limit: int) -> tuple[LoopState, RoundRecord]:
         """Play one round with the sites that answer; the others keep their parameters."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.information import worth_asking
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.pooled import InOnePot
 from fedgrem.algorithms.registry import ALGORITHMS, ALONE, build_algorithm, steady_penalty
@@ -62,6 +63,8 @@ class Recipe:
     dtype: Precision = "float64"
     columns: tuple[str, ...] | None = None
     """Column names, in order, that a site compares with its own; None asks for no names."""
+    standard_errors: bool | None = False
+    """Whether the fit ends with an exchange about the precision of its parameters; None where that is no large one."""
 
     @property
     def units_plan(self) -> UnitsPlan:
@@ -83,6 +86,7 @@ class Recipe:
             tol=self.tol,
             seed=self.seed,
             start_penalty=0.0 if alone else steady_penalty(self.penalty, self.penalty_decay, n_parameters, n_sites),
+            standard_errors=worth_asking(self.standard_errors, self.n_components, n_parameters),
         )
 
     def build_family(self) -> Family:
