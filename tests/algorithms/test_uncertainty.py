@@ -65,6 +65,7 @@ def test_where_a_site_has_settled_scores_profile_the_noise_out_as_second_derivat
     data = site(n=ROWS_AT_ONCE + 88)  # in two parts
     params, _ = em(family, data, start(family, data), 500)
     expected = np.asarray(_profiled(_by_autodiff(family, data, params), 6))
+    assert np.isfinite(expected).all()
     got, scale = matrix_of(family, data, params), np.sqrt(np.diagonal(expected))
     np.testing.assert_allclose(got / scale / scale[:, None], expected / scale / scale[:, None], atol=2e-3)
     known = np.asarray(_by_autodiff(family, data, params))[:6, :6]
@@ -123,7 +124,14 @@ def test_the_order_of_the_sites_does_not_matter():
 @pytest.mark.parametrize("own", [(), (6,)], ids=["at the center", "its own"])
 @pytest.mark.parametrize(
     "lie",
-    [lambda m: np.nan * m, lambda m: np.inf * m, lambda m: 1e12 * m, lambda m: -m, lambda m: 0.0 * m, lambda m: m[::-1]],
+    [
+        lambda m: np.nan * m,
+        lambda m: np.inf * m,
+        lambda m: 1e12 * m,
+        lambda m: -m,
+        lambda m: 0.0 * m,
+        lambda m: m[::-1],
+    ],
     ids=["nan", "infinite", "huge", "negative", "nothing", "mixed up"],
 )
 def test_a_lie_about_what_one_knows_does_not_change_what_the_others_know(lie, own):
@@ -155,3 +163,17 @@ def test_of_a_component_that_vanished_nothing_is_said():
     assert np.isnan(found.weights_variance[1, 1])
     assert np.isfinite(found.theta_covariance[1, 0]).all()
     assert np.isfinite(found.center_covariance).all()
+
+
+def test_a_site_pulled_to_where_its_likelihood_curves_the_wrong_way_answers_the_squares_of_its_scores():
+    family, data = LinearRegression(), site()
+    params = start(family, data)._replace(theta=jnp.array([[-1.5, 1.0], [0.0, 0.1]]))
+    assert np.linalg.eigvalsh(np.asarray(_by_autodiff(family, data, params))).min() < -1.0
+
+    def row_log_likelihood(x, i):
+        row = SiteData(data.columns[:, i, None], data.target[i, None], jnp.ones(1))
+        return expect(family, row, Params(jax.nn.softmax(x[:2]), x[2:].reshape(2, 2)))[1]
+
+    point = jnp.concatenate([jnp.log(params.weights), params.theta.ravel()])
+    scores = jax.vmap(jax.grad(row_log_likelihood), in_axes=(None, 0))(point, jnp.arange(90))
+    np.testing.assert_allclose(matrix_of(family, data, params), scores.T @ scores, atol=1e-8)

@@ -29,6 +29,11 @@ MOST_PARAMETERS = 400
 """Weights and component parameters of a site up to which standard errors are worth their message."""
 
 
+LEAST_CURVED = 0.02
+"""Relative to what is known of parameters one by one: a site whose likelihood is flatter than this in some direction,
+or curved the wrong way, answers the empirical information instead."""
+
+
 class Information(NamedTuple):
     """What a site answers when it is sent its final parameters. No shape depends on its rows."""
 
@@ -50,11 +55,12 @@ def local_information(family: Family, data: SiteData, params: Params) -> Informa
     """The information in one site's rows about its weights and component parameters."""
     mass, _ = expect(family, data, params)
     n_rows = data.row_weight.sum()
+    kept = params.theta.size + params.weights.size
     if isinstance(family, ScoredFamily) and data.observed is None:
-        full = _by_scores(family, data, params, mass)
+        observed, empirical = (_profiled(full, kept) for full in _by_scores(family, data, params, mass))
+        matrix = jnp.where(_regular(observed, params.weights.size, n_rows), observed, empirical)
     else:
-        full = _by_autodiff(family, data, params)
-    matrix = _profiled(full, params.theta.size + params.weights.size)
+        matrix = _profiled(_by_autodiff(family, data, params), kept)
     rows, columns = np.tril_indices(len(matrix))
     packed = 0.5 * (matrix + matrix.T)[rows, columns]
     packed = jnp.where(jnp.all(jnp.isfinite(packed)), packed, 0.0)
@@ -89,11 +95,23 @@ def _profiled(full: Array, kept: int) -> Array:
     return jnp.where(jnp.all(jnp.isfinite(profiled)), profiled, first)
 
 
+def _regular(matrix: Array, n_components: int, n_rows: Array) -> Array:
+    """Whether every direction is known, but for the constant of the log weights."""
+    free = jnp.arange(len(matrix)) < n_components
+    lifted = matrix + jnp.outer(free, free) * n_rows / n_components
+    lifted = lifted - LEAST_CURVED * jnp.diag(jnp.diagonal(lifted)) + 1e-9 * n_rows * jnp.eye(len(matrix))
+    return jnp.all(jnp.isfinite(jnp.linalg.cholesky(lifted)))
+
+
 # -- from scores, where a family writes them down
 
 
-def _by_scores(family: ScoredFamily, data: SiteData, params: Params, mass: Array) -> Array:
-    """The information in log weights, component parameters and spread, ``(d, d)``."""
+def _by_scores(family: ScoredFamily, data: SiteData, params: Params, mass: Array) -> tuple[Array, Array]:
+    """The information in log weights, component parameters and spread, ``(d, d)``: observed, and empirical.
+
+    The empirical one, the sum of squares of the rows' scores, is never negative. The observed one may be where a site
+    has been pulled away from its own maximum; near it, it is the better of the two for few rows.
+    """
     weights, theta, spread = params
     noisy = spread is not None and spread.size <= MOST_NOISE
     n_components = len(theta)
@@ -107,10 +125,15 @@ def _by_scores(family: ScoredFamily, data: SiteData, params: Params, mass: Array
     if noisy and by_spread is not None:
         noise = np.arange(len(place), len(total))
         total = total.at[noise, noise].add(by_spread.ravel())
-    lost, _ = jax.lax.scan(
-        lambda lost, part: (lost + _lost(family, *part, params, noisy), None), jnp.zeros_like(total), _parts(data, mass)
+    nothing = (jnp.zeros_like(total), jnp.zeros_like(total), jnp.zeros(len(total), total.dtype))
+    (spent, between, slope), _ = jax.lax.scan(
+        lambda sums, part: (jax.tree.map(jnp.add, sums, _squares(family, *part, params, noisy)), None),
+        nothing,
+        _parts(data, mass),
     )
-    return total - lost
+    middle = jnp.zeros(len(total), total.dtype).at[:n_components].set(weights)
+    cross = jnp.outer(middle, slope)
+    return total - spent + between, between - cross - cross.T + n_rows * jnp.outer(middle, middle)
 
 
 def _size(params: Params, noisy: bool) -> int:
@@ -133,8 +156,10 @@ def _parts(data: SiteData, mass: Array, at_once: int = ROWS_AT_ONCE) -> tuple[Si
     return parts, jnp.where(there[:, None], cut(mass), 0.0)
 
 
-def _lost(family: ScoredFamily, data: SiteData, mass: Array, params: Params, noisy: bool) -> Array:
-    """What not knowing the components of these rows costs, ``(d, d)``."""
+def _squares(
+    family: ScoredFamily, data: SiteData, mass: Array, params: Params, noisy: bool
+) -> tuple[Array, Array, Array]:
+    """Over these rows: squares of scores by component, ``(d, d)``, those of their means, and the sum of the means."""
     by_theta, by_spread = family.complete_scores(data, params.theta, params.spread)
     n_components, n_parameters, n = by_theta.shape
     used = data.row_weight > 0
@@ -153,9 +178,8 @@ def _lost(family: ScoredFamily, data: SiteData, mass: Array, params: Params, noi
     between = jnp.concatenate(middle) * jnp.sqrt(data.row_weight)
     spent = jnp.einsum("ran,rbn->rab", score * mass[:, None], score)
     size = len(between)
-    return (
-        jnp.zeros((size, size), spent.dtype).at[place[:, :, None], place[:, None, :]].add(spent) - between @ between.T
-    )
+    by_component = jnp.zeros((size, size), spent.dtype).at[place[:, :, None], place[:, None, :]].add(spent)
+    return by_component, between @ between.T, between @ jnp.sqrt(data.row_weight)
 
 
 # -- by autodiff, for any log density
@@ -169,7 +193,8 @@ def _by_autodiff(family: Family, data: SiteData, params: Params) -> Array:
 
     def log_likelihood(flat: Array, part: SiteData) -> Array:
         logs, theta, spread = unravel(flat)
-        return expect(family, part, Params(jax.nn.softmax(logs), theta, spread if noisy else params.spread))[1]
+        joint = family.log_density(part, theta, spread if noisy else params.spread) + jax.nn.log_softmax(logs)[:, None]
+        return part.row_weight @ jnp.where(part.row_weight > 0, jax.nn.logsumexp(joint, axis=0), 0.0)
 
     at_once = max(8, NUMBERS_AT_ONCE // (flat.size * params.weights.size))
     parts, _ = _parts(data, jnp.zeros((1, data.row_weight.shape[0])), at_once)
