@@ -29,7 +29,7 @@ MOST_PARAMETERS = 400
 """Weights and component parameters of a site up to which standard errors are worth their message."""
 
 
-LEAST_CURVED = 0.02
+LEAST_CURVED = 1e-3
 """Relative to what is known of parameters one by one: a site whose likelihood is flatter than this in some direction,
 or curved the wrong way, answers the empirical information instead."""
 
@@ -98,7 +98,7 @@ def _profiled(full: Array, kept: int) -> Array:
 def _regular(matrix: Array, n_components: int, n_rows: Array) -> Array:
     """Whether every direction is known, but for the constant of the log weights."""
     free = jnp.arange(len(matrix)) < n_components
-    lifted = matrix + jnp.outer(free, free) * n_rows / n_components
+    lifted = matrix + jnp.outer(free, free) * jnp.mean(jnp.diagonal(matrix)[:n_components])
     lifted = lifted - LEAST_CURVED * jnp.diag(jnp.diagonal(lifted)) + 1e-9 * n_rows * jnp.eye(len(matrix))
     return jnp.all(jnp.isfinite(jnp.linalg.cholesky(lifted)))
 
