@@ -181,3 +181,9 @@ class FitResult(NamedTuple):
     """(K,) likewise, of the rows' components given the rows."""
     look: dict[str, NumpyArray] | None = None
     """What the last look from the center found, by name, one entry per site; None if nobody was asked."""
+    weights_variance: NumpyArray | None = None
+    """(K, R); None, as the next two, if no standard errors were asked for."""
+    theta_covariance: NumpyArray | None = None
+    """(K, R, q, q) of the parameters of each component, NaN where nothing can be said."""
+    center_covariance: NumpyArray | None = None
+    """(R, q, q)"""

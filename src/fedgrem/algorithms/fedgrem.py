@@ -171,7 +171,7 @@ class FedGrEM:
     def _pulled(self, moved: Upload, pull: Pull) -> Array:
         """One site's components, ``(R, q)``, drawn towards the center as the center itself will do."""
         theta, center = (self.family.in_noise_units(t, pull.spread) for t in (moved.params.theta, pull.center))
-        threshold = self._threshold(moved.n_rows * self._share(moved), _step_scale(moved), pull.penalty)
+        threshold = self._threshold(moved.n_rows * self.share(moved.params.weights), _step_scale(moved), pull.penalty)
         return self.family.from_noise_units(group_soft_threshold(theta[None], center, threshold[None])[0], pull.spread)
 
     def _next_penalty(self, central: Central) -> Array:
@@ -185,9 +185,8 @@ class FedGrEM:
         threshold = penalty / jnp.sqrt(n_rows) * scale
         return threshold * self.step_size if self.penalty_scaling == "step" else threshold
 
-    def _share(self, uploads: Upload) -> Array:
-        """(..., R) what a component holds of its site's rows, relative to an equal share."""
-        weights = uploads.params.weights
+    def share(self, weights: Array) -> Array:
+        """(..., R) what a component counts for at the center: its part of its site's rows, relative to an even one."""
         if self.penalty_rows == "site":
             return jnp.ones_like(weights)
         return jnp.maximum(weights * weights.shape[-1], LEAST_SHARE)
@@ -248,7 +247,7 @@ class FedGrEM:
         constant = central.extra.covariance_penalty
         penalty = jnp.where(constant == 0, 0.0, constant * jnp.sqrt(size + jnp.log(n_sites)))
         # A noise that all components share rests on all rows of a site.
-        share = self._share(uploads) if count > 1 else jnp.ones((n_sites, 1), dtype=away.dtype)
+        share = self.share(uploads.params.weights) if count > 1 else jnp.ones((n_sites, 1), dtype=away.dtype)
         held = uploads.n_rows[:, None] * share
         weight = capped_rows(uploads.n_rows)[:, None] * share
         threshold = _for_sites(penalty, central) / jnp.sqrt(held)
@@ -260,7 +259,7 @@ class FedGrEM:
         return pulled, center
 
     def _solve(self, theta: Array, uploads: Upload, penalty: Array, start: Array) -> CenterSolution:
-        scale, share = _step_scale(uploads), self._share(uploads)
+        scale, share = _step_scale(uploads), self.share(uploads.params.weights)
         held = uploads.n_rows[:, None] * share
         weight = capped_rows(uploads.n_rows)[:, None] * share / scale
         threshold = self._threshold(held, scale, penalty)

@@ -47,7 +47,7 @@ def join(
             return after
         width = after.theta.shape[-1]
         away = family.relative_spread(after.spread, center.spread, width)
-        held = n_rows * (algorithm._share(moved) if len(away) > 1 else jnp.ones(1, dtype=away.dtype))
+        held = n_rows * (algorithm.share(moved.params.weights) if len(away) > 1 else jnp.ones(1, dtype=away.dtype))
         threshold = spread_penalty / jnp.sqrt(held)
         pulled = group_soft_threshold(away[None], jnp.zeros_like(away), threshold[None])[0]
         spread = family.absolute_spread(pulled, center.spread, width)

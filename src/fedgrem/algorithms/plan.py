@@ -28,6 +28,8 @@ class Plan(NamedTuple):
     """Whether sites are asked, after the last round, how well the final parameters explain their rows."""
     look: bool = False
     """Whether every site takes a last look from the center after the rounds, for the verdicts."""
+    standard_errors: bool = False
+    """Whether to ask, at the end, what the sites know of their parameters."""
 
 
 class Progress(NamedTuple):

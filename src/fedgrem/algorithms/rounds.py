@@ -12,6 +12,7 @@ from fedgrem.algorithms.look import look_around
 from fedgrem.algorithms.path import ROUNDS, Choice, choose_penalty
 from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.search import Starts, count_numbers, find_starts
+from fedgrem.algorithms.uncertainty import ask_uncertainty
 from fedgrem.types import (
     Array,
     Broadcast,
@@ -150,6 +151,11 @@ def run(
         result = result._replace(log_likelihood=np.array(score.log_likelihood), entropy=np.array(score.entropy))
     if plan.look:
         result = result._replace(look=look_around(engine, state.central), cost=result.cost | {"look_exchanges": 1})
+    if plan.standard_errors:
+        tell(Progress("standard errors", played, plan.max_rounds, float("nan")))
+        found, numbers = ask_uncertainty(algorithm, engine, state.central)
+        asked = {"information_exchanges": 1, "information_numbers": numbers}
+        result = result._replace(cost=result.cost | asked, **found._asdict())
     return result
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.information import local_information
 from fedgrem.algorithms.look import local_look
 from fedgrem.algorithms.path import path_score, path_step
 from fedgrem.algorithms.selection import local_score
@@ -34,6 +35,7 @@ def local_task(name: str, algorithm: Algorithm, start: StartPlan) -> Callable[[S
         "local_step": algorithm.local_step,
         "local_score": partial(local_score, algorithm.family),
         "local_look": partial(local_look, algorithm.family),
+        "local_information": partial(local_information, algorithm.family),
     }
     if isinstance(algorithm, FedGrEM):
         tasks["path_step"] = partial(path_step, algorithm)

@@ -24,6 +24,7 @@ STAGES = {
     "penalties": "sites try penalties on a part of their rows",
     "rounds": "rounds",
     "score": "every site says how well it fits",
+    "standard errors": "every site reports how well it knows its parameters",
 }
 
 

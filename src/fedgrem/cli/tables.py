@@ -63,9 +63,19 @@ def center_table(summary: Summary, width: int) -> RenderableType:
         table.add_row(Text(names[j]), *(_number(center[r, j]) for r in shown))
     return _with_remark(
         table,
+        _typical_error(summary),
         _more(len(center), len(shown), "component", "of the largest weight"),
         _more(len(names), len(kept), "parameter", "in which the centers differ most"),
     )
+
+
+def _typical_error(summary: Summary) -> str:
+    """How well the centers are known, in one line: the table has no room for more."""
+    errors = [error for row in summary.center_errors or [] for error in row if error is not None]
+    if not errors:
+        return ""
+    middle, largest = _number(float(np.median(errors))), _number(max(errors))
+    return f"Standard errors: {middle} in the middle, {largest} at most; --json lists all."
 
 
 def site_table(summary: Summary, width: int, most_sites: int = MOST_SITES) -> RenderableType:

@@ -30,6 +30,7 @@ from fedgrem.estimators.newcomer import fit_site
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.scoring import FittedParams, row_scores
 from fedgrem.estimators.selection import Search, check_components, choose, fewest, is_fixed
+from fedgrem.estimators.uncertainty import WithErrors
 from fedgrem.estimators.verdicts import expose_verdicts, wants_look
 from fedgrem.families.base import Family
 from fedgrem.kernels.precision import numpy_dtype, precision
@@ -48,7 +49,7 @@ class UnknownSiteWarning(UserWarning):
     """Rows were predicted with the common center, because their site was not fitted."""
 
 
-class BaseFederatedMixture(BaseEstimator):
+class BaseFederatedMixture(WithErrors, BaseEstimator):
     """One mixture per site, shrunk to a common center. Subclasses say what a component is."""
 
     _theta_name: ClassVar[str] = "params"
@@ -119,6 +120,7 @@ class BaseFederatedMixture(BaseEstimator):
             self._expose_theta(result, units)
             self._expose_selection(search)
             expose_verdicts(self, result, units)
+            self._expose_errors(result, units)
         self._warn(result)
         return self
 
@@ -185,6 +187,7 @@ class BaseFederatedMixture(BaseEstimator):
             check_number("penalty", self.penalty, least=0.0)
         if self.fallback is not None:
             check_choice("fallback", self.fallback, ("auto", "local"))
+        check_switch("standard_errors", self.standard_errors)
         check_number("penalty_decay", self.penalty_decay, least=0.0, most=1.0, below=True)
         check_number("step_size", self.step_size, least=1e-6, most=2.0, below=True)
         check_number("tol", self.tol, least=0.0)
@@ -284,6 +287,7 @@ class BaseFederatedMixture(BaseEstimator):
             if alone
             else steady_penalty(self._first_penalty(), self.penalty_decay, n_parameters, n_sites),
             look=wants_look(self.algorithm, n_sites),
+            standard_errors=self._wants_errors(n_parameters),
             **self._path(),
         )
 

@@ -35,7 +35,7 @@ class FederatedMixture(FederatedDensity):
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
     algorithm, penalty, fallback, penalty_decay, step_size, step_weights, penalty_scaling, penalty_rows : options
     center_solver, center_sweeps, local_steps, acceleration, max_rounds, tol, n_init, align, alignment : options
-    criterion, dtype, random_state : options
+    criterion, standard_errors, dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -43,6 +43,8 @@ class FederatedMixture(FederatedDensity):
     site_names_ : (K,)
     weights_, params_ : (K, R), (K, R, q)
     center_, center_weights_ : (R, q) the common center, and the median weights that go with it, (R,)
+    weights_se_, params_se_, center_se_ : (K, R), (K, R, q), (R, q) standard errors, see :meth:`intervals`
+        NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
     penalty_, penalty_path_, site_gain_, site_gain_se_, fitted_alone_ : as in :class:`FederatedGaussianMixture`
     n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
@@ -96,6 +98,7 @@ class FederatedMixture(FederatedDensity):
         acceleration: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
+        standard_errors: bool | str = "auto",
         n_init: int = 10,
         start_rows: int = 5,
         weights_init: Any = None,

@@ -83,6 +83,9 @@ class FederatedGaussianMixture(FederatedDensity):
     max_rounds : int, default=1000
     tol : float, default=1e-6
         Relative movement of a site's parameters below which it counts as settled; 0 plays exactly ``max_rounds``.
+    standard_errors : bool or "auto", default="auto"
+        Whether to end the fit with one exchange about the precision of its parameters; "auto" does, except where a site
+        has more than 400 weights and component parameters.
     n_init : int, default=10
         Restarts at each site before round 1.
     weights_init : array of shape (K, R), optional
@@ -99,6 +102,8 @@ class FederatedGaussianMixture(FederatedDensity):
     site_names_ : (K,)
     weights_, means_ : (K, R), (K, R, p)
     center_, center_weights_ : (R, p) the common center, and the median weights that go with it, (R,)
+    weights_se_, means_se_, center_se_ : (K, R), (K, R, p), (R, p) standard errors, see :meth:`intervals`
+        NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
     penalty_ : C, as it was given or chosen
     penalty_path_ : dict, how it was chosen: ``penalties`` (M,), ``gain`` and ``error`` (M,) per held-out row over
@@ -148,6 +153,7 @@ class FederatedGaussianMixture(FederatedDensity):
         acceleration: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
+        standard_errors: bool | str = "auto",
         n_init: int = 10,
         weights_init: Any = None,
         means_init: Any = None,
@@ -220,6 +226,9 @@ class FederatedGaussianMixture(FederatedDensity):
         scale = np.ones(self.center_.shape[1]) if units is None else units.scale
         matrices = jnp.asarray(self.center_covariances_ / (scale[:, None] * scale))
         return params._replace(spread=from_covariance(self.covariance, matrices))
+
+    def _out_of_fit(self, units: Units | None, n_parameters: int) -> NumpyArray:
+        return np.eye(n_parameters) if units is None else np.diag(units.scale)
 
     def _covariances(self, spread: NumpyArray, units: Units) -> NumpyArray:
         """Matrices ``(..., C, p, p)`` in the columns' own units."""

@@ -62,6 +62,7 @@ def recipe_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = No
         score=score,
         dtype=model.dtype,
         columns=None if columns is None else tuple(columns),
+        standard_errors=model._errors_switch,
     )
     check_over_network(recipe)
     return recipe
@@ -102,6 +103,7 @@ def adopt(model: Model, finished: Finished, columns: Sequence[str] | None) -> Mo
         model._expose(result)
         model._expose_theta(result, finished.units)
         expose_verdicts(model, result, finished.units)
+        model._expose_errors(result, finished.units)
     model._warn(result)
     return model
 

@@ -53,7 +53,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
     algorithm, penalty, fallback, penalty_decay, step_size, step_weights, penalty_scaling, penalty_rows : options
     center_solver, center_sweeps, local_steps, acceleration, max_rounds, tol, n_init, align, alignment : options
-    criterion, dtype, random_state : options
+    criterion, standard_errors, dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -62,6 +62,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     weights_, coef_, intercept_, noise_ : (K, R), (K, R, p), (K, R), (K, R) standard deviations
     center_, center_weights_ : (R, p) the common center, and the median weights that go with it, (R,)
     center_intercept_, center_noise_ : (R,)
+    weights_se_, coef_se_, intercept_se_, center_se_, center_intercept_se_ : standard errors, see :meth:`intervals`
+        NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
     penalty_, penalty_path_, site_gain_, site_gain_se_, fitted_alone_ : as in :class:`FederatedGaussianMixture`
     n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
@@ -103,6 +105,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         acceleration: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
+        standard_errors: bool | str = "auto",
         n_init: int = 10,
         weights_init: Any = None,
         coef_init: Any = None,
@@ -196,6 +199,24 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
             return coef, np.zeros(theta.shape[:-1])
         coef = theta[..., :-1] * units.scale[-1] / units.scale[:-1]
         return coef, units.location[-1] + units.scale[-1] * theta[..., -1] - coef @ units.location[:-1]
+
+    def _out_of_fit(self, units: Units | None, n_parameters: int) -> NumpyArray:
+        matrix = np.eye(n_parameters)
+        if units is not None:
+            slopes = units.scale[-1] / units.scale[:-1]
+            matrix[: len(slopes), : len(slopes)] = np.diag(slopes)
+            if self._has_intercept():
+                matrix[-1] = [*(-slopes * units.location[:-1]), units.scale[-1]]
+        return matrix
+
+    def _name_errors(self, theta: NumpyArray | None, center: NumpyArray | None) -> None:
+        for name, errors in (("", theta), ("center_", center)):
+            line, level = errors, None
+            if errors is not None:  # without an intercept, 0 is what it is
+                line = errors[..., :-1] if self._has_intercept() else errors
+                level = errors[..., -1] if self._has_intercept() else np.zeros(errors.shape[:-1])
+            setattr(self, f"{name or 'coef_'}se_", line)
+            setattr(self, f"{name}intercept_se_", level)
 
     def _design(self, rows: NumpyArray) -> NumpyArray:
         return np.column_stack([rows, np.ones(len(rows))]) if self._has_intercept() else rows

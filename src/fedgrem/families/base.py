@@ -149,6 +149,24 @@ class ExponentialFamily(Protocol):
         ...
 
 
+@runtime_checkable
+class ScoredFamily(Protocol):
+    """What a family may offer besides: scores of a row whose component is known, so that no Hessian is needed.
+
+    Spreads are taken in coordinates about the present one; which ones is the family's business.
+    """
+
+    def complete_scores(self, data: SiteData, theta: Array, spread: Array | None) -> tuple[Array, Array | None]:
+        """Of every component and row, in theta ``(R, q, n)`` and in the coordinates of the spread ``(R, s, n)``."""
+        ...
+
+    def complete_information(
+        self, data: SiteData, theta: Array, mass: Array, spread: Array | None
+    ) -> tuple[Array, Array | None]:
+        """In theta ``(R, q, q)``, and the diagonal of that in the coordinates of the spread ``(C, s)``, as expected."""
+        ...
+
+
 class Ascent(NamedTuple):
     """One gradient step on Q."""
 

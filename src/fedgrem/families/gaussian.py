@@ -196,6 +196,44 @@ class Gaussian:
             covariance = jnp.einsum("r,rpq->pq", share / share.sum(), covariance)[None]
         return spreads.from_covariance(self.covariance, covariance)
 
+    # -- scores of rows whose component is known
+
+    def complete_scores(self, data: SiteData, theta: Array, spread: Array | None) -> tuple[Array, Array | None]:
+        """In the means, and about the present covariance: in logs of scales, or in entries of ``L^-1 L'``."""
+        away = data.columns - theta[:, :, None]
+        if spread is None:
+            return away, None
+        if self.covariance in spreads.CHOLESKY:
+            whitener = _by_component(theta, spreads.inverse_factor(spreads.unpack_factor(spread)))
+            white = whitener @ away
+            rows, columns = jnp.tril_indices(theta.shape[1])
+            products = white[:, rows] * white[:, columns] - (rows == columns)[:, None]
+            return jnp.swapaxes(whitener, 1, 2) @ white, products
+        scale = jnp.exp(-jnp.clip(jnp.broadcast_to(spread, theta.shape), -spreads.MOST, spreads.MOST))[:, :, None]
+        white = away * scale
+        squares = white * white - 1.0
+        return white * scale, squares.sum(axis=1, keepdims=True) if self.covariance == "spherical" else squares
+
+    def complete_information(
+        self, data: SiteData, theta: Array, mass: Array, spread: Array | None
+    ) -> tuple[Array, Array | None]:
+        """A row tells one unit of every mean, in units of the noise, and one or two of the covariance."""
+        held, size = mass.sum(axis=1), theta.shape[1]
+        identity = jnp.eye(size, dtype=theta.dtype)
+        if spread is None:
+            return held[:, None, None] * identity, None
+        counted = (held.sum()[None] if len(spread) == 1 and self.covariance == "tied" else held)[:, None]
+        # A component without rows has a noise all the same: one row's worth keeps its matrix regular.
+        counted = jnp.maximum(counted, 1.0)
+        if self.covariance in spreads.CHOLESKY:
+            whitener = _by_component(theta, spreads.inverse_factor(spreads.unpack_factor(spread)))
+            rows, columns = jnp.tril_indices(size)
+            precision = jnp.swapaxes(whitener, 1, 2) @ whitener
+            return held[:, None, None] * precision, counted * (1.0 + (rows == columns))
+        precision = jnp.exp(-2.0 * jnp.clip(jnp.broadcast_to(spread, theta.shape), -spreads.MOST, spreads.MOST))
+        of_spread = jnp.full(spread.shape, 2.0 * (size if self.covariance == "spherical" else 1))
+        return (held[:, None] * precision)[:, :, None] * identity, counted * of_spread
+
     # -- sufficient statistics
 
     def n_statistics(self, n_parameters: int) -> int:
@@ -246,6 +284,11 @@ class Gaussian:
         if self.covariance != "full":
             scatter = jnp.diagonal(scatter, axis1=1, axis2=2)
         return self._from_scatter(scatter, held)
+
+
+def _by_component(theta: Array, leaf: Array) -> Array:
+    """What belongs to a covariance, ``(C, ...)``, for every component, ``(R, ...)``."""
+    return jnp.broadcast_to(leaf, (theta.shape[0], *leaf.shape[1:]))
 
 
 def _unit_log_density(x: Array, theta: Array) -> Array:

@@ -141,6 +141,27 @@ class LinearRegression:
         mass = mass.at[jnp.arange(n_components)[:, None], rows].add(1.0)
         return weighted_least_squares(data, mass, 1e-2)
 
+    def complete_scores(self, data: SiteData, theta: Array, spread: Array | None) -> tuple[Array, Array | None]:
+        """In the coefficients, and in the log of the noise."""
+        residual = data.target - theta @ data.columns
+        if spread is None:
+            return residual[:, None] * data.columns, None
+        scale = jnp.exp(-jnp.clip(spread, -spreads.MOST, spreads.MOST))
+        white = residual * scale
+        return (white * scale)[:, None] * data.columns, (white * white - 1.0)[:, None]
+
+    def complete_information(
+        self, data: SiteData, theta: Array, mass: Array, spread: Array | None
+    ) -> tuple[Array, Array | None]:
+        """Second moments of the covariates, in units of the noise, and two units of the log noise per row."""
+        moments = second_moments(data, mass)
+        if spread is None:
+            return moments, None
+        held = mass.sum(axis=1)
+        counted = jnp.maximum(held.sum()[None] if self.noise == "shared" else held, 1.0)
+        precision = jnp.exp(-2.0 * jnp.clip(spread, -spreads.MOST, spreads.MOST))
+        return moments * precision[:, :, None], 2.0 * counted[:, None]
+
     def n_statistics(self, n_parameters: int) -> int:
         """Half of a symmetric matrix and a vector; with a noise to estimate, the mass and the sum of squares."""
         return n_parameters * (n_parameters + 1) // 2 + n_parameters + (0 if self.noise == "unit" else 2)

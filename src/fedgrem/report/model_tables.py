@@ -10,7 +10,16 @@ from fedgrem.plots.axes import PALETTE, ink_on
 from fedgrem.report.gain import Gains, SiteGain
 from fedgrem.report.numbers import contrast, decimals_for, fixed, number, signed
 from fedgrem.report.page import table_markup
-from fedgrem.report.summary import SiteSummary, Summary, parameter_names, pull, spread_within, suspect_beyond, thetas
+from fedgrem.report.summary import (
+    SiteSummary,
+    Summary,
+    center_errors,
+    parameter_names,
+    pull,
+    spread_within,
+    suspect_beyond,
+    thetas,
+)
 from fedgrem.types import NumpyArray
 
 MOST_SITES = 30
@@ -68,7 +77,7 @@ def bar(weights: Sequence[float]) -> str:
 def center_map(model: BaseFederatedMixture) -> str:
     """Parameters down, components across: the common centers in the columns' own units, and the spread within."""
     center, names = model.center_, parameter_names(model)
-    shades, spread = contrast(center), _spread(model)
+    shades, spread, errors = contrast(center), _spread(model), center_errors(model)
     own = len(spread) == len(center) > 1
     kept = _most(np.ptp(center / _unit(model), axis=0), MOST_PARAMETERS)
     head = [_th("component"), *(f"<th>{chip(r)}</th>" for r in range(len(center)))]
@@ -76,7 +85,10 @@ def center_map(model: BaseFederatedMixture) -> str:
     for j in kept:
         digits = decimals_for(center[:, j])
         below = ["\n" + _plus_minus(spread[r, j], digits) if own else "" for r in range(len(center))]
-        cells = [_td(fixed(value, digits) + below[r], _shade(shades[r, j])) for r, value in enumerate(center[:, j])]
+        cells = [
+            _td(fixed(value, digits) + below[r], _shade(shades[r, j]), _known_to(errors, r, j))
+            for r, value in enumerate(center[:, j])
+        ]
         shared = [_td(_plus_minus(spread[0, j], digits))] if len(spread) and not own else []
         rows.append([_td(escape(names[j]), "name"), *cells, *shared])
     if len(spread) and not own:
@@ -248,5 +260,11 @@ def _th(text: str) -> str:
     return f"<th>{escape(text)}</th>"
 
 
-def _td(markup: str, kind: str = "") -> str:
-    return f'<td class="{kind}">{markup}</td>' if kind else f"<td>{markup}</td>"
+def _known_to(errors: NumpyArray | None, r: int, j: int) -> str:
+    """What one reads when pointing at a center's parameter."""
+    return "" if errors is None or not np.isfinite(errors[r, j]) else f"standard error {number(errors[r, j])}"
+
+
+def _td(markup: str, kind: str = "", title: str = "") -> str:
+    named = (f' class="{kind}"' if kind else "") + (f' title="{title}"' if title else "")
+    return f"<td{named}>{markup}</td>"

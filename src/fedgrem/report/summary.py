@@ -51,6 +51,8 @@ class Summary(NamedTuple):
     parameters: list[str]
     """Names of the parameters of a component: the columns, where a component has one parameter per column."""
     center: list[list[float]]
+    center_errors: list[list[float | None]] | None
+    """Standard errors of the centers, None where nothing can be said, or where none were asked for."""
     center_weights: list[float]
     typical_distance: float
     """Median over sites of the distance of the farthest component from its center."""
@@ -160,6 +162,19 @@ def suspect_sites(model: BaseFederatedMixture) -> NumpyArray:
     return np.asarray(verdicts(model) == SUSPECT)
 
 
+def center_errors(model: BaseFederatedMixture) -> NumpyArray | None:
+    """Standard errors of the centers, ``(R, q)``; None where none were asked for."""
+    errors: NumpyArray | None = getattr(model, "center_se_", None)
+    return errors
+
+
+def _center_errors(model: BaseFederatedMixture) -> list[list[float | None]] | None:
+    errors = center_errors(model)
+    if errors is None:
+        return None
+    return [[float(error) if np.isfinite(error) else None for error in row] for row in errors]
+
+
 def summarize(model: BaseFederatedMixture) -> Summary:
     """Collect what was found.
 
@@ -196,6 +211,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         penalty=float(model.penalty_),
         parameters=parameter_names(model),
         center=model.center_.tolist(),
+        center_errors=_center_errors(model),
         center_weights=model.center_weights_.tolist(),
         typical_distance=float(np.median(model.site_distance_.max(axis=1))),
         suspect_beyond=float(np.median(suspect_beyond(model))),

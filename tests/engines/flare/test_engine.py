@@ -7,7 +7,7 @@ import pytest
 from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
 from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.engines.flare.center import fit_over_network
-from fedgrem.engines.flare.declaration import CENSUS, STEP, write_names
+from fedgrem.engines.flare.declaration import CENSUS, INFORMATION, STEP, write_names
 from fedgrem.engines.flare.engine import Answer, has_site_axis
 from fedgrem.engines.flare.recipe import Recipe, read_recipe
 from fedgrem.engines.flare.roster import Rules
@@ -20,7 +20,15 @@ from tests.engines.flare.studies import NAMES, AtHand, rows_of
 
 QUICK = Rules(min_sites=2, deadline=0.3, patience=0.0)
 POOLED = ("pooled-em", "pooled-grem")
-SMALL = {"n_components": 2, "n_init": 2, "penalty": 2.0, "max_rounds": 6, "tol": 0.0, "random_state": 5}
+SMALL = {
+    "n_components": 2,
+    "n_init": 2,
+    "penalty": 2.0,
+    "max_rounds": 6,
+    "tol": 0.0,
+    "random_state": 5,
+    "standard_errors": False,
+}
 
 
 def gaussian(**options):
@@ -74,16 +82,30 @@ def test_every_algorithm_gives_the_in_process_answer(tmp_path, kind, algorithm):
 
 
 def test_a_fit_that_settles_stops_at_the_same_round_and_says_what_it_cost(tmp_path):
-    options = {"max_rounds": 300, "tol": 1e-5}
+    options = {"max_rounds": 300, "tol": 1e-5, "standard_errors": True}
     finished = over_network(tmp_path, gaussian(**options))
     expected = in_process(gaussian(**options))
     assert expected.converged_
     model = assert_same(finished, expected)
     assert model.converged_
     cost = finished.result.cost
-    assert cost["exchanges"] == 1 + cost["start_exchanges"] + cost["rounds"]
+    assert cost["exchanges"] == 1 + cost["start_exchanges"] + cost["rounds"] + cost["information_exchanges"]
+    for name in ("weights_se_", "means_se_", "center_se_"):
+        np.testing.assert_allclose(getattr(model, name), getattr(expected, name), rtol=1e-8, err_msg=name)
     assert cost["bytes_received_per_round_and_site"] == 8 * (2 + 4 + 2 + 1 + 1)
     assert {name: cost[name] for name in expected.cost_} == expected.cost_
+
+
+def test_a_site_that_is_gone_before_the_standard_errors_has_none_and_the_fit_stands(tmp_path):
+    def vanish(site, task, exchange, answer):
+        gone = site == "east" and task == INFORMATION
+        return Answer(None, exchange, trouble="nobody there") if gone else answer
+
+    finished = over_network(tmp_path, gaussian(standard_errors=True, penalty=0.0), spoil=vanish)
+    model = assert_same(finished, in_process(gaussian(penalty=0.0)))
+    assert np.isnan(model.means_se_[0]).all()
+    assert np.isfinite(model.means_se_[1:]).all()
+    assert [event["site"] for event in finished.about["events"]] == ["east"]
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ from fedgrem.types import Broadcast, NumpyArray, Params, SiteData, StartRequest
 CENSUS = "census"
 """The first task: a site says how many rows it has, and summarizes its columns."""
 START_TASKS = ("local_size", "local_start", "local_compare", "local_track")
-STEP, SCORE, LOOK = "local_step", "local_score", "local_look"
-AFTER_TASKS = (SCORE, LOOK)
+STEP, SCORE, LOOK, INFORMATION = "local_step", "local_score", "local_look", "local_information"
+AFTER_TASKS = (SCORE, LOOK, INFORMATION)
 """Asked when the rounds are over: of a site that does not answer nothing is known, and the fit stands."""
 PATH_STEP, PATH_SCORE = "path_step", "path_score"
 TASKS = (CENSUS, *START_TASKS, PATH_STEP, PATH_SCORE, STEP, *AFTER_TASKS)

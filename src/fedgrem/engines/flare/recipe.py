@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.information import worth_asking
 from fedgrem.algorithms.path import PENALTIES
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.pooled import InOnePot
@@ -72,6 +73,8 @@ class Recipe:
     dtype: Precision = "float64"
     columns: tuple[str, ...] | None = None
     """Column names, in order, that a site compares with its own; None asks for no names."""
+    standard_errors: bool | None = False
+    """Whether the fit ends with an exchange about the precision of its parameters; None where that is no large one."""
 
     @property
     def units_plan(self) -> UnitsPlan:
@@ -99,6 +102,7 @@ class Recipe:
             fallback=self.fallback,
             score=self.score,
             look=n_sites > 1,
+            standard_errors=worth_asking(self.standard_errors, self.n_components, n_parameters),
         )
 
     def build_family(self) -> Family:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgrem.algorithms.align import derive_key
 from fedgrem.data.units import Summary
-from fedgrem.engines.flare.declaration import CENSUS, LOOK, SCORE, STEP, Order, read_names
+from fedgrem.engines.flare.declaration import CENSUS, INFORMATION, LOOK, SCORE, STEP, Order, read_names
 from fedgrem.engines.flare.guard import Guard
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
@@ -23,6 +23,7 @@ TITLES = {
     "local_start": "A start (a few times before round 1)",
     STEP: "A round (every round)",
     LOOK: "A last look (once, after the rounds)",
+    INFORMATION: "Standard errors (once per fit, at its end)",
 }
 
 
@@ -38,7 +39,7 @@ class Message(NamedTuple):
 
 
 def rehearse(name: str, settings: Settings, n_components: int) -> list[Message]:
-    """The messages of the first report, a start and one round of FedGrEM."""
+    """The messages of the first report, a start, one round of FedGrEM, and its end."""
     regression = settings.target is not None
     recipe = Recipe(
         "regression" if regression else "gaussian",
@@ -48,6 +49,7 @@ def rehearse(name: str, settings: Settings, n_components: int) -> list[Message]:
         standardize=True,
         intercept=regression,
         missing=not regression,
+        standard_errors=None,
     )
     site, guard = SiteAtWork(name, settings, recipe), Guard(settings, recipe, Path("/dev/null"))
     try:
@@ -81,7 +83,10 @@ def play_once(site: SiteAtWork, *, compare: bool = False) -> list[tuple[str, Any
     step = ask(STEP, _first_round(recipe, start))
     if recipe.score:
         ask(SCORE, start.params)
-    return [(CENSUS, census), ("local_start", start), (STEP, step), (LOOK, ask(LOOK, start.params))]
+    replies = [(CENSUS, census), ("local_start", start), (STEP, step), (LOOK, ask(LOOK, start.params))]
+    if recipe.plan(1, start.params.theta.shape[-1]).standard_errors:
+        replies.append((INFORMATION, ask(INFORMATION, start.params)))
+    return replies
 
 
 def _first_round(recipe: Recipe, start: StartReply) -> Broadcast:

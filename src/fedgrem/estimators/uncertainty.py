@@ -1,0 +1,92 @@
+"""Standard errors and intervals of a fit, in the units of the rows."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+from sklearn.utils.validation import check_is_fitted
+
+from fedgrem.algorithms.information import worth_asking
+from fedgrem.data.federation import Units
+from fedgrem.errors import InputError
+from fedgrem.estimators.parameters import check_number
+from fedgrem.types import FitResult, NumpyArray
+
+
+class Interval(NamedTuple):
+    """Between what a parameter is likely to be; NaN where nothing can be said."""
+
+    low: NumpyArray
+    high: NumpyArray
+
+
+class WithErrors:
+    """What estimators know of the precision of their parameters."""
+
+    _theta_name: ClassVar[str]
+    standard_errors: bool | str
+    n_components: int
+
+    @property
+    def _errors_switch(self) -> bool | None:
+        return None if self.standard_errors == "auto" else bool(self.standard_errors)
+
+    def _wants_errors(self, n_parameters: int) -> bool:
+        return worth_asking(self._errors_switch, self.n_components, n_parameters)
+
+    def _out_of_fit(self, units: Units | None, n_parameters: int) -> NumpyArray:
+        """The matrix ``(q, q)`` that takes changes of a component's parameters into the units of the rows."""
+        return np.eye(n_parameters)
+
+    def _expose_errors(self, result: FitResult, units: Units | None) -> None:
+        """``weights_se_``, ``<theta>_se_`` and ``center_se_``; None if they were not asked for."""
+        self.weights_se_: NumpyArray | None = None
+        theta = center = None
+        if result.theta_covariance is not None and result.weights_variance is not None:
+            self.weights_se_ = np.sqrt(result.weights_variance)
+            matrix = self._out_of_fit(units, result.theta.shape[-1])
+            theta, center = (_errors(c, matrix) for c in (result.theta_covariance, result.center_covariance))
+        self._name_errors(theta, center)
+
+    def _name_errors(self, theta: NumpyArray | None, center: NumpyArray | None) -> None:
+        setattr(self, f"{self._theta_name}_se_", theta)
+        self.center_se_ = center
+
+    def intervals(self, level: float = 0.95) -> dict[str, Interval]:
+        """Intervals of every parameter by its name, each with arrays ``low`` and ``high`` as large as the parameter's.
+
+        The parameter plus and minus ``z`` standard errors; weights within [0, 1]. Components off the center have been
+        pulled towards it, which no interval makes up for: docs/algorithm.md says how to read them.
+
+        Parameters
+        ----------
+        level : how often such an interval is to hold the truth, between 0 and 1.
+        """
+        check_is_fitted(self)
+        if not 0.0 < check_number("level", level, least=0.0, most=1.0, below=True):
+            raise InputError(f"level must be above 0, got {level!r}.")
+        names = [name.removesuffix("_se_") for name in vars(self) if name.endswith("_se_")]
+        errors: dict[str, Any] = {name: getattr(self, f"{name}_se_") for name in names}
+        if not errors or any(error is None for error in errors.values()):
+            raise InputError(
+                "this model was fitted without standard errors; fit it again with standard_errors=True, while the "
+                "sites are there."
+            )
+        z = float(norm.ppf(0.5 + 0.5 * level))
+        found = {}
+        for name, error in errors.items():
+            value = getattr(self, f"{name}_")
+            low, high = value - z * error, value + z * error
+            found[name] = Interval(*np.clip((low, high), 0.0, 1.0)) if name == "weights" else Interval(low, high)
+        return found
+
+
+def _errors(covariance: NumpyArray | None, matrix: NumpyArray) -> NumpyArray:
+    """Square roots of the diagonals of ``M C M'``, ``(..., q)``; NaN where a variance is."""
+    assert covariance is not None
+    variance = np.einsum("ab,...bc,ac->...a", matrix, covariance, matrix)
+    # A column of which nothing is known must not hide the others: 0 * NaN is NaN.
+    plain = np.einsum("aa,...aa->...a", matrix**2, covariance)
+    diagonal = np.all((matrix != 0) <= np.eye(len(matrix), dtype=bool), axis=1)
+    variance = np.where(diagonal, plain, variance)
+    return np.asarray(np.sqrt(np.where(variance >= 0, variance, np.nan)))
