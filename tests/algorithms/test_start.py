@@ -6,7 +6,7 @@ import pytest
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.rounds import run
-from fedgrem.algorithms.start import StartPlan
+from fedgrem.algorithms.start import StartPlan, _thinned
 from fedgrem.engines import InProcess
 from fedgrem.kernels.scores import parameter_errors
 from tests.conformance.families import FAMILIES
@@ -25,6 +25,15 @@ def test_planted_components_are_found_with_the_same_labels_at_every_site(case, a
     assert np.linalg.norm(result.theta - truth, axis=-1).max() < 0.3 * np.linalg.norm(case.theta[0] - case.theta[1])
     _, error = parameter_errors(result.weights, result.theta, np.full((3, 2), 0.5), np.stack([truth] * 3))
     np.testing.assert_allclose(error, np.linalg.norm(result.theta - truth, axis=-1).max(axis=1))
+
+
+def test_restarts_that_look_at_some_rows_see_all_of_the_range_and_no_padding():
+    data = FAMILIES[0].federation(0, (100,)).sites[0].as_data(104)
+    some = _thinned(data, 25)
+    np.testing.assert_array_equal(some.columns, data.columns[:, ::4])
+    np.testing.assert_array_equal(some.rows, some.columns.T)
+    assert some.row_weight.sum() == 25
+    np.testing.assert_array_equal(_thinned(data, 200).columns, data.columns)
 
 
 def test_a_site_that_has_lost_a_component_takes_it_from_the_others():

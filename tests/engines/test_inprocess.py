@@ -2,15 +2,18 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedgrem.algorithms.base import Engine
 from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.local import LocalEM
+from fedgrem.algorithms.pooled import PooledEM
 from fedgrem.algorithms.rounds import LoopState
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data import federation as federation_module
-from fedgrem.engines import InProcess
-from fedgrem.engines.inprocess import BLOCK
-from fedgrem.types import Broadcast, Params
+from fedgrem.engines import InProcess, inprocess
+from fedgrem.engines.inprocess import BLOCK, _all_at_once, _group_by_group
+from fedgrem.types import Broadcast, Params, StartRequest
 from tests.conformance.engines import compiled
 from tests.conformance.families import FAMILIES
 
@@ -64,3 +67,44 @@ def test_a_single_site_is_a_federation_too():
 def test_site_names_are_the_federations():
     data = CASE.federation(1, (5, 6), names=["b", "a"])
     assert InProcess(FedGrEM(CASE.family), data, START).site_names == ("b", "a")
+
+
+def test_sites_group_by_group_answer_as_all_at_once(monkeypatch):
+    (bucket,), _ = CASE.federation(1, (20, 17, 20, 19, 18)).stacked()
+    factor = jnp.arange(5.0)
+
+    def step(data, sent):
+        return sent * (data.columns @ data.row_weight), data.row_weight.sum()
+
+    expected = _all_at_once(step, bucket, factor)
+    monkeypatch.setattr(inprocess, "ROWS_AT_ONCE", 50)  # two sites at a time, and one left over
+    for found, wanted in zip(_group_by_group(step, bucket, factor), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_rows_are_stacked_once_for_all_algorithms_of_a_kind():
+    data = CASE.federation(1, SIZES)
+    engine, pot = (InProcess(algorithm(CASE.family), data, START) for algorithm in (FedGrEM, PooledEM))
+    other = engine.serving(LocalEM(CASE.family))
+    assert other._buckets is engine._buckets
+    message = sent(5)
+    fresh = InProcess(LocalEM(CASE.family), data, START).ask("local_step", message)
+    np.testing.assert_array_equal(other.ask("local_step", message).params.theta, fresh.params.theta)
+    with pytest.raises(ValueError, match="in one pot"):
+        engine.serving(PooledEM(CASE.family))
+    with pytest.raises(ValueError, match="not in one pot"):
+        engine.pot_as_site(LocalEM(CASE.family), START)
+    assert pot.pot_as_site(LocalEM(CASE.family), START).site_names == (min(data.names),)
+
+
+def test_a_pot_searches_as_one_site_for_the_start_that_it_gives_everyone():
+    data, start = CASE.federation(1, SIZES), StartPlan(n_components=2, n_init=2, short=2, long=2, restart_rows=50)
+    pot = InProcess(PooledEM(CASE.family), data, start)
+    keys = jnp.arange(10, dtype=jnp.uint32).reshape(5, 2)
+    nothing = Params(jnp.zeros((5, 0)), jnp.zeros((5, 0)))
+    everyone = pot.ask("local_start", StartRequest(keys, nothing, jnp.zeros(5)))
+    first = data.names.index(min(data.names))
+    alone = StartRequest(keys[first : first + 1], Params(jnp.zeros((1, 0)), jnp.zeros((1, 0))), jnp.zeros(1))
+    reply = pot.pot_as_site(LocalEM(CASE.family), start).ask("local_start", alone)
+    assert reply.n_rows.tolist() == [sum(SIZES)]
+    np.testing.assert_array_equal(everyone.params.theta, np.broadcast_to(reply.params.theta, (5, 2, 2)))

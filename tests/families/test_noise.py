@@ -9,6 +9,7 @@ from fedgrem.families import Gaussian, LinearRegression
 from fedgrem.families.base import expect
 from fedgrem.kernels import spread as spreads
 from fedgrem.kernels.precision import precision
+from fedgrem.kernels.responsibilities import posterior
 from fedgrem.types import Params
 from tests.conformance.families import WITH_NOISE
 
@@ -45,6 +46,20 @@ def test_the_log_density_of_a_response_is_scipys(case):
     mean = THETA @ np.asarray(data.columns)
     expected = norm(mean, np.exp(np.broadcast_to(logs, (2, 1)))).logpdf(np.asarray(data.target))
     np.testing.assert_allclose(case.family.log_density(data, jnp.asarray(THETA), logs), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("case", GAUSSIANS, ids=repr)
+@pytest.mark.parametrize("away", [0.0, 1e4])
+def test_an_e_step_leaves_out_only_what_the_components_of_a_row_have_in_common(case, away):
+    data, spread = case.site_data(0, 12), some_spread(case.family)
+    weight = jnp.ones(12).at[3].set(2.5).at[-1].set(0.0)
+    data = data._replace(columns=jnp.asarray(data.columns) + away, rows_first=None, row_weight=weight)
+    params = Params(jnp.array([0.3, 0.7]), jnp.asarray(THETA) + away, spread)
+    mass, log_likelihood = expect(case.family, data, params)
+    density = case.family.log_density(data, params.theta, spread)
+    expected, expected_value = posterior(density, params.weights, weight)
+    np.testing.assert_allclose(mass, expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(log_likelihood, expected_value, rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", WITH_NOISE, ids=repr)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgrem.kernels.scores import misclustering_rate, parameter_errors
+from fedgrem.kernels.scores import misclustering_by_site, misclustering_rate, parameter_errors
 
 
 def test_both_errors_are_taken_under_the_relabelling_that_fits_theta():
@@ -32,6 +32,13 @@ def test_theta_error_is_the_largest_over_components_of_the_euclidean_distance():
 
 def test_misclustering_counts_rows_off_the_best_relabelling():
     assert misclustering_rate(np.array(["a", "a", "b", "b"]), np.array([1, 1, 0, 1])) == 0.25
+
+
+def test_misclustering_of_many_sites_is_that_of_each():
+    generator = np.random.default_rng(0)
+    site, labels, found = (generator.integers(n, size=200) for n in (5, 3, 4))
+    alone = [misclustering_rate(labels[site == k], found[site == k]) for k in range(5)]
+    np.testing.assert_allclose(misclustering_by_site(site, labels, found), alone)
 
 
 def test_more_groups_found_than_there_are_leaves_the_surplus_wrong():

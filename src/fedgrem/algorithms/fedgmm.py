@@ -83,7 +83,7 @@ class FedGMMDensity:
         n_rows = data.row_weight.sum()
         weights = mass.sum(axis=1) / n_rows
         params = sent.params._replace(weights=weights)
-        extra = moments(data.columns, mass, sent.extra.mean)
+        extra = moments(data, mass, sent.extra.mean)
         return Upload(params, jnp.ones_like(weights), n_rows, log_likelihood, extra)
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
@@ -184,7 +184,7 @@ class FedGMMJoint:
         mass = mass.reshape(parts, n_components, -1)
         n_rows = data.row_weight.sum()
         joint = mass.sum(axis=2) / n_rows
-        covariates = moments(data.columns, mass.sum(axis=1), state.covariates.mean)
+        covariates = moments(data, mass.sum(axis=1), state.covariates.mean)
         regressions, noise = self._of_responses(data, sent.params, mass.sum(axis=0))
         statistics = JointStatistics(joint, covariates, regressions, noise)
         weights = joint.sum(axis=0)

@@ -21,6 +21,8 @@ class StartPlan:
     """Restarts at each site."""
     short: int = 20
     """EM iterations from every restart."""
+    restart_rows: int | None = None
+    """About how many rows of a larger site restarts look at; the best goes on with all. None is all for these too."""
     long: int = 100
     """Further EM iterations from the best restart, and from every candidate of an exchange."""
     exchanges: int = 1
@@ -104,17 +106,30 @@ def local_start(family: Family, plan: StartPlan, data: SiteData, request: StartR
     even = jnp.full(plan.n_components, 1.0 / plan.n_components, dtype=data.columns.dtype)
     noise = request.candidates.spread
     held = noise is not None
+    sample = data if plan.restart_rows is None else _thinned(data, plan.restart_rows)
 
     def restart(key: Array) -> tuple[Params, Array]:
-        theta = family.draw_start(key, data, plan.n_components, noise)
-        spread = noise if held else family.first_spread(data, theta)
-        return em(family, data, Params(even, theta, spread), plan.short, hold_noise=held)
+        theta = family.draw_start(key, sample, plan.n_components, noise)
+        spread = noise if held else family.first_spread(sample, theta)
+        return em(family, sample, Params(even, theta, spread), plan.short, hold_noise=held)
 
     # One restart at a time, all sites at once: memory stays that of one E-step.
     runs, log_likelihood = jax.lax.map(restart, split_key(request.key, plan.n_init))
     best = _take(runs, _first_best(log_likelihood))
     params, value = em(family, data, best, plan.long, hold_noise=held)
     return _reply(data, _own_noise(family, data, params), value, jnp.asarray(0))
+
+
+def _thinned(data: SiteData, most: int) -> SiteData:
+    """Every so-manieth row, so that about ``most`` are left: rows are in the order of their values, so all are met."""
+    stride = max(1, data.row_weight.shape[0] // most)
+    return SiteData(
+        data.columns[:, ::stride],
+        data.target[::stride],
+        data.row_weight[::stride],
+        None if data.rows_first is None else data.rows_first[::stride],
+        None if data.observed is None else data.observed[:, ::stride],
+    )
 
 
 def local_compare(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:

@@ -1,6 +1,7 @@
 """All sites in one process: stacked by size, ``vmap``ped, blocks of rounds in one compiled call."""
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,6 +24,11 @@ BLOCK = 100
 """Rounds in one compiled call: the longest wait between two progress reports."""
 
 
+ROWS_AT_ONCE = 12_000
+"""Rows of the sites that search for starts at the same time: what they compute with then stays in the processor's
+cache, where a pass takes a little more than half the time."""
+
+
 class InProcess:
     """Runs the local steps of a federation in this process.
 
@@ -42,6 +48,23 @@ class InProcess:
         if self._in_one_pot:  # one site in the buckets: it reads the mail of the first by name, whatever their order
             self._order = jnp.asarray([self._names.index(min(self._names))])
 
+    def serving(self, algorithm: Algorithm) -> "InProcess":
+        """The same rows, stacked once, for another algorithm."""
+        if isinstance(algorithm, InOnePot) != self._in_one_pot:
+            raise ValueError("rows in one pot are stacked otherwise than those of sites")
+        other = copy(self)
+        other._algorithm = algorithm
+        return other
+
+    def pot_as_site(self, algorithm: Algorithm, start: StartPlan) -> "InProcess":
+        """Rows in one pot as a federation of one site: what is asked of it need not be told to everyone."""
+        if not self._in_one_pot:
+            raise ValueError("these rows are not in one pot")
+        other = copy(self)
+        other._algorithm, other._start, other._in_one_pot = algorithm, start, False
+        other._names, other._order = (min(self._names),), jnp.asarray([0])
+        return other
+
     @property
     def site_names(self) -> tuple[str, ...]:
         """In the order of every stacked array."""
@@ -60,27 +83,43 @@ class InProcess:
         return state, RoundRecord(*kept)
 
 
-def _at_every_site(step: Callable[[SiteData, Any], Any], buckets: Stacked, order: Array, sent: Any) -> Any:
+def _at_every_site(
+    step: Callable[[SiteData, Any], Any], buckets: Stacked, order: Array, sent: Any, *, in_groups: bool = False
+) -> Any:
     """Apply a one-site function to all sites; ``order`` lists the sites bucket by bucket."""
+    over_sites = partial(_group_by_group if in_groups else _all_at_once, step)
     if len(order) == 1:  # one site, or all rows in one pot: the answer is everybody's
         n_sites = jax.tree.leaves(sent)[0].shape[0]
-        reply = jax.vmap(step)(buckets[0], jax.tree.map(lambda leaf: leaf[order], sent))
+        reply = over_sites(buckets[0], jax.tree.map(lambda leaf: leaf[order], sent))
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n_sites, *leaf.shape[1:])), reply)
     if len(buckets) == 1:
-        return jax.vmap(step)(buckets[0], sent)
+        return over_sites(buckets[0], sent)
     replies, first = [], 0
     for bucket in buckets:
         last = first + bucket.row_weight.shape[0]
         mine = order[first:last]
-        replies.append(jax.vmap(step)(bucket, jax.tree.map(lambda leaf, mine=mine: leaf[mine], sent)))
+        replies.append(over_sites(bucket, jax.tree.map(lambda leaf, mine=mine: leaf[mine], sent)))
         first = last
     back = jnp.argsort(order)
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[back], *replies)
 
 
+def _all_at_once(step: Callable[[SiteData, Any], Any], bucket: SiteData, sent: Any) -> Any:
+    return jax.vmap(step)(bucket, sent)
+
+
+def _group_by_group(step: Callable[[SiteData, Any], Any], bucket: SiteData, sent: Any) -> Any:
+    """The same, a few sites at a time: for steps that pass over a site's rows many times."""
+    n_sites, size = bucket.row_weight.shape
+    n_groups = -(-n_sites // max(1, ROWS_AT_ONCE // size))
+    if n_groups == 1:
+        return _all_at_once(step, bucket, sent)
+    return jax.lax.map(lambda site: step(*site), (bucket, sent), batch_size=-(-n_sites // n_groups))
+
+
 @partial(jax.jit, static_argnames=("task", "start"))
 def _ask(algorithm: Algorithm, buckets: Stacked, order: Array, sent: Any, *, task: str, start: StartPlan) -> Any:
-    return _at_every_site(local_task(task, algorithm, start), buckets, order, sent)
+    return _at_every_site(local_task(task, algorithm, start), buckets, order, sent, in_groups=True)
 
 
 @jax.jit

@@ -3,8 +3,6 @@
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.plan import Plan
@@ -12,6 +10,7 @@ from fedgrem.algorithms.registry import steady_penalty
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import Simulation, simulate
+from fedgrem.engines.inprocess import InProcess
 from fedgrem.experiments.methods import play_methods, search_starts
 from fedgrem.experiments.specs import Method, Setting
 from fedgrem.experiments.starts import paper_starts, poor_starts
@@ -59,17 +58,15 @@ def _search(
     family: Family,
     federation: Federation,
     plan: Plan,
+    engine: InProcess,
     in_one_pot: bool,
 ) -> Params:
     """The kind of start that a setting asks for."""
     if setting.start == "poor":
         return poor_starts(simulation, seed)
     if setting.start == "shared":
-        return search_starts(family, federation, plan, in_one_pot)
-    params = paper_starts(family, federation.merged() if in_one_pot else federation, plan.start, seed)
-    n_sites = len(federation.sites)
-    everyone: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n_sites, *leaf.shape[1:])), params)
-    return everyone
+        return search_starts(family, plan, engine, in_one_pot)
+    return paper_starts(family, federation.merged() if in_one_pot else federation, plan.start, seed)
 
 
 def signal(simulation: Simulation) -> float:

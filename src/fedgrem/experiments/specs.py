@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -148,9 +148,26 @@ def sizes(quick: bool = False) -> Study:
     return Study("sizes", title, settings[:2] if quick else settings, methods, _seeds(3 if quick else 20))
 
 
-MOST_ROUNDS, TOLERANCE = 300, 1e-4
 DTYPE: Final = "float32"
 """How fits on real data are run: which group a row belongs to is settled long before the last digits of parameters."""
+
+
+class Fits(NamedTuple):
+    """How carefully the methods of a study on real data are run."""
+
+    tolerance: float
+    """Movement of the parameters in a round below which a fit has settled."""
+    most_rounds: int
+    n_init: int
+    """Restarts at every site; the others tell it of what it misses."""
+    short: int
+    """EM iterations from each restart."""
+    long: int
+    """EM iterations from the best of them, and from every start that is compared."""
+
+
+FITS = {"pen": Fits(1e-4, 300, 10, 20, 40), "mnist": Fits(1e-3, 300, 4, 10, 20), "fashion": Fits(1e-3, 300, 4, 10, 20)}
+"""Data set -> fits. Images have six times the rows: there a replication must do with fewer passes over them."""
 WAYS = ("far", "permuted", "clump")
 """How a site is contaminated, see :func:`fedgrem.experiments.real.split_and_spoil`; the paper does not say how."""
 

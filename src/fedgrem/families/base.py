@@ -176,8 +176,21 @@ class Ascent(NamedTuple):
     """(R,) the step relative to ``step_size / weight``."""
 
 
+@runtime_checkable
+class SharedDensity(Protocol):
+    """What a family may offer besides: densities without what the components of a row have in common."""
+
+    def relative_log_density(self, data: SiteData, theta: Array, spread: Array | None) -> tuple[Array, Array]:
+        """Log densities ``(R, n)`` less a part that depends on the row only; and that part's weighted sum, ``()``."""
+        ...
+
+
 def expect(family: Family, data: SiteData, params: Params) -> tuple[Array, Array]:
     """The E-step on one site's rows: posterior mass ``(R, n)`` and the log-likelihood."""
+    if isinstance(family, SharedDensity):
+        relative, common = family.relative_log_density(data, params.theta, params.spread)
+        mass, log_likelihood = posterior(relative, params.weights, data.row_weight)
+        return mass, log_likelihood + common
     return posterior(family.log_density(data, params.theta, params.spread), params.weights, data.row_weight)
 
 

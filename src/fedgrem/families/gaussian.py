@@ -62,6 +62,24 @@ class Gaussian:
         square = precision @ (x * x) - 2.0 * ((precision * theta) @ x)
         return -0.5 * square - (0.5 * jnp.sum(precision * theta * theta, axis=1) + logs.sum(axis=1))[:, None] - constant
 
+    def relative_log_density(self, data: SiteData, theta: Array, spread: Array | None) -> tuple[Array, Array]:
+        r"""Log densities ``(R, n)`` but for a part that a row's components have in common, and the sum of that part.
+
+        With one covariance for all, :math:`x'\Sigma^{-1}x` is the same for every component. An E-step need not know it:
+        one product of means and rows is left, and rows need not be divided by the noise in every round. Its sum over
+        the rows, ``()``, follows from their scatter, which no round changes.
+        """
+        if self.covariance != "tied" or spread is None or data.observed is not None:
+            return self.log_density(data, theta, spread), jnp.zeros((), dtype=data.columns.dtype)
+        whitener = spreads.inverse_factor(spreads.unpack_factor(spread[0]))
+        middle, scatter = _about_middle(data)
+        away = theta - middle
+        slopes = (away @ whitener.T) @ whitener
+        offset = jnp.sum(slopes * (middle + 0.5 * away), axis=1)
+        log_scale = jnp.sum(jnp.log(jnp.diagonal(whitener))) - 0.5 * len(middle) * log(2.0 * pi)
+        common = data.row_weight.sum() * log_scale - 0.5 * jnp.sum((whitener @ scatter) * whitener)
+        return slopes @ data.columns - offset[:, None], common
+
     def q_gradient(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
         """Gradient of Q in the means, in the metric of the noise, ``(R, p)``."""
         if data.observed is not None:
@@ -127,9 +145,11 @@ class Gaussian:
         """``sum_i m_ri (x_i - theta_r)(x_i - theta_r)'``: (R, p, p), their sum over r, or their diagonals."""
         held, sums = mass.sum(axis=1), mass @ data.rows
         if self.covariance == "tied":
-            total = (data.columns * mass.sum(axis=0)) @ data.rows
-            cross = theta.T @ sums
-            return total - cross - cross.T + (theta.T * held) @ theta
+            # The masses of a row add up to its weight, whoever holds it: what does not depend on theta never changes.
+            middle, total = _about_middle(data)
+            away = theta - middle
+            cross = away.T @ (sums - held[:, None] * middle)
+            return total - cross - cross.T + (away.T * held) @ away
         if self.covariance == "full":
             cross = theta[:, :, None] * sums[:, None, :]
             square = held[:, None, None] * theta[:, :, None] * theta[:, None, :]
@@ -256,7 +276,7 @@ class Gaussian:
         """
         if self.covariance != "tied":
             return second_moments(data, mass)
-        total = (data.columns * mass.sum(axis=0)) @ data.rows
+        total = (data.columns * data.row_weight) @ data.rows
         held = mass.sum(axis=1)
         return (held / held.sum())[:, None, None] * total
 
@@ -289,6 +309,13 @@ class Gaussian:
 def _by_component(theta: Array, leaf: Array) -> Array:
     """What belongs to a covariance, ``(C, ...)``, for every component, ``(R, ...)``."""
     return jnp.broadcast_to(leaf, (theta.shape[0], *leaf.shape[1:]))
+
+
+def _about_middle(data: SiteData) -> tuple[Array, Array]:
+    """The mean of a site's rows, ``(p,)``, and their scatter about it, ``(p, p)``."""
+    middle = data.columns @ data.row_weight / data.row_weight.sum()
+    away = data.columns - middle[:, None]
+    return middle, (away * data.row_weight) @ away.T
 
 
 def _unit_log_density(x: Array, theta: Array) -> Array:

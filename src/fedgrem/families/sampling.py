@@ -27,9 +27,14 @@ def spread_rows(key: Array, data: SiteData, n_components: int) -> Array:
     """
     x, weight = data.columns, data.row_weight
     n_trials = 2 + int(log(n_components))
+    middle = x @ weight / weight.sum()
+    about = x - middle[:, None]
+    length = jnp.sum(about * about, axis=0)
 
     def squared_distance(rows: Array) -> Array:
-        return jnp.sum((x[None] - rows[:, :, None]) ** 2, axis=1)
+        """From one matrix product, about the mean of all rows to keep the digits."""
+        others = rows - middle
+        return jnp.maximum(jnp.sum(others * others, axis=1)[:, None] - 2.0 * (others @ about) + length, 0.0)
 
     def choose(step: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         chosen, nearest = carry

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedgrem.types import Array, SiteData
 
@@ -45,14 +46,30 @@ def full_log_density(columns: Array, mean: Array, covariance: Array) -> Array:
     return jax.vmap(one)(mean, covariance)
 
 
-def moments(columns: Array, mass: Array, reference: Array) -> Moments:
-    """Moments of the rows about ``reference`` (M, p), weighted by ``mass`` (M, n)."""
+def moments(data: SiteData, mass: Array, reference: Array) -> Moments:
+    """Moments of one site's rows about ``reference`` (M, p), weighted by ``mass`` (M, n).
 
-    def one(weight: Array, center: Array) -> Moments:
-        shifted = columns - center[:, None]
-        return Moments(weight.sum(), shifted @ weight, (shifted * weight) @ shifted.T)
+    They are summed about the mean of the rows, the same for all components and in every round, and then moved.
+    """
+    middle = data.columns @ data.row_weight / data.row_weight.sum()
+    rows, away = data.rows - middle, reference - middle
+    held, first = mass.sum(axis=1), mass @ rows
+    cross = away[:, :, None] * first[:, None, :]
+    square = held[:, None, None] * away[:, :, None] * away[:, None, :]
+    second = _second_about_zero(rows, mass) - cross - jnp.swapaxes(cross, 1, 2) + square
+    return Moments(held, first - held[:, None] * away, second)
 
-    return jax.vmap(one)(mass, reference)
+
+def _second_about_zero(rows: Array, mass: Array) -> Array:
+    """``sum_i m_ri x_i x_i'``, ``(M, p, p)``, for ``rows`` (n, p)."""
+    n_features = rows.shape[1]
+    if n_features > 2 * len(mass):  # all products of two features would take more room than the masses
+        by_component: Array = jax.lax.map(lambda weight: (rows.T * weight) @ rows, mass)
+        return by_component
+    first, second = np.tril_indices(n_features)
+    place = np.zeros((n_features, n_features), dtype=int)
+    place[first, second] = place[second, first] = np.arange(len(first))
+    return (mass @ (rows[:, first] * rows[:, second]))[:, place]
 
 
 def from_moments(total: Moments, before: FullGaussians, reg_covar: Array | float) -> FullGaussians:
@@ -63,7 +80,8 @@ def from_moments(total: Moments, before: FullGaussians, reg_covar: Array | float
     Examples
     --------
     >>> before = FullGaussians(jnp.zeros((1, 1)), jnp.ones((1, 1, 1)))
-    >>> after = from_moments(moments(jnp.array([[1.0, 3.0]]), jnp.ones((1, 2)), before.mean), before, 0.0)
+    >>> two_rows = SiteData(jnp.array([[1.0, 3.0]]), jnp.zeros(2), jnp.ones(2))
+    >>> after = from_moments(moments(two_rows, jnp.ones((1, 2)), before.mean), before, 0.0)
     >>> round(after.mean.item(), 3), round(after.covariance.item(), 3)
     (2.0, 1.0)
     """

@@ -20,6 +20,8 @@ FAR = 1e6
 """Distances beyond this many times the median distance count alike where sites are matched."""
 COMMITTEE = 200
 """Most sites that are aligned against each other; any further site is aligned against these."""
+COMMITTEE_COMPONENTS = 4000
+"""Most components of these sites, all told: their distances from each other are kept, 128 MB of them."""
 
 
 def pair_costs(theta_a: NumpyArray, theta_b: NumpyArray) -> NumpyArray:
@@ -56,12 +58,15 @@ def best_assignment(theta: NumpyArray, others: NumpyArray) -> NumpyArray:
 
     The score is a sum over components, so this is an assignment problem: R^3 steps instead of R! trials.
     """
-    pairs = pair_costs(theta, others)
-    # A hostile site may be so far away that its distances drown the others' digits; that far, all places are alike.
-    far = FAR * np.median(pairs.ravel()[:: max(1, pairs.size // 1000)])
-    cost = (np.minimum(pairs, far) if far > 0 else pairs).sum(axis=1)  # cost[s, r]: our component s in place r
+    cost = _limited(pair_costs(theta, others)).sum(axis=1)  # cost[s, r]: our component s in place r
     _, order = linear_sum_assignment(cost.T)
     return np.asarray(order)
+
+
+def _limited(pairs: NumpyArray) -> NumpyArray:
+    """Distances from one site; beyond some length all alike, lest a hostile site's drown the digits of the others."""
+    far = FAR * np.median(pairs.ravel()[:: max(1, pairs.size // 1000)])
+    return np.minimum(pairs, far) if far > 0 else pairs
 
 
 def align_exhaustive(theta: NumpyArray) -> NumpyArray:
@@ -127,12 +132,12 @@ def align_by_assignment(
     identity = np.tile(np.arange(n_components), (n_sites, 1))
     if n_components == 1 or n_sites == 1:
         return identity
-    committee = generator.permutation(n_sites)[:COMMITTEE]
+    committee = generator.permutation(n_sites)[: max(2, min(COMMITTEE, COMMITTEE_COMPONENTS // n_components))]
     members = theta[committee]
+    distance = _distances(members)
     best, best_score = None, np.inf
     for _ in range(n_orders):
-        order = _one_alignment(members, generator.permutation(len(members)), max_sweeps)
-        score = alignment_score(relabel(members, order))
+        order, score = _one_alignment(distance, generator.permutation(len(members)), max_sweeps)
         if score < best_score * (1.0 - 1e-12):
             best, best_score = order, score
     assert best is not None
@@ -146,19 +151,36 @@ def align_by_assignment(
     return result
 
 
-def _one_alignment(theta: NumpyArray, site_order: NumpyArray, max_sweeps: int) -> NumpyArray:
-    n_sites, n_components = theta.shape[:2]
+def _distances(theta: NumpyArray) -> NumpyArray:
+    """Distances of all components of all sites, ``(K, R, K, R)``; 0 within a site, which has no say in its own labels.
+
+    Found once for all orders: sites are matched to each other thousands of times.
+    """
+    distance = np.stack([_limited(pair_costs(own, theta)) for own in theta])
+    sites = np.arange(len(theta))
+    distance[sites, :, sites] = 0.0
+    return distance
+
+
+def _one_alignment(distance: NumpyArray, site_order: NumpyArray, max_sweeps: int) -> tuple[NumpyArray, float]:
+    """Relabellings ``(K, R)`` that no site wants to change alone, and their score, from ``(K, R, K, R)`` distances."""
+    n_sites, n_components = distance.shape[:2]
     result = np.tile(np.arange(n_components), (n_sites, 1))
-    aligned = theta.copy()
-    for step, k in enumerate(site_order[1:], start=1):
-        result[k] = best_assignment(theta[k], aligned[site_order[:step]])
-        aligned[k] = theta[k][result[k]]
+    # costs[k, s, r]: what component s of site k would cost in place r, against the sites labelled so far
+    costs = np.zeros((n_sites, n_components, n_components))
+    for k in site_order:
+        _, result[k] = linear_sum_assignment(costs[k].T)
+        costs += distance[:, :, k][:, :, result[k]]
+    places = np.arange(n_components)
     for _ in range(max_sweeps):
         changed = False
         for k in site_order:
-            order = best_assignment(theta[k], aligned[np.arange(n_sites) != k])
-            if not np.array_equal(order, result[k]):
-                result[k], aligned[k], changed = order, theta[k][order], True
+            _, order = linear_sum_assignment(costs[k].T)
+            # Sums that are moved along differ from fresh ones in their last digits: a tie is no reason to change.
+            if costs[k][order, places].sum() < costs[k][result[k], places].sum() * (1.0 - 1e-9):
+                costs += distance[:, :, k][:, :, order] - distance[:, :, k][:, :, result[k]]
+                result[k], changed = order, True
         if not changed:
             break
-    return result
+    score = float(np.take_along_axis(costs, result[:, None, :], axis=1).sum())
+    return result, score

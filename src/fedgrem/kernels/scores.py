@@ -40,9 +40,21 @@ def misclustering_rate(labels: NumpyArray, predicted: NumpyArray) -> float:
     >>> misclustering_rate(np.array(["a", "a", "b", "b"]), np.array([1, 1, 0, 1]))
     0.25
     """
+    return float(misclustering_by_site(np.zeros(len(labels), dtype=int), labels, predicted)[0])
+
+
+def misclustering_by_site(site: NumpyArray, labels: NumpyArray, predicted: NumpyArray) -> NumpyArray:
+    """The same for the rows of every site, numbered from 0, each relabelled as suits it best; ``(K,)``.
+
+    Examples
+    --------
+    >>> misclustering_by_site(np.array([0, 0, 1, 1]), np.array([5, 6, 5, 6]), np.array([0, 1, 1, 1])).tolist()
+    [0.0, 0.5]
+    """
     true_names, true_index = np.unique(labels, return_inverse=True)
     found_names, found_index = np.unique(predicted, return_inverse=True)
-    table = np.zeros((len(true_names), len(found_names)))
-    np.add.at(table, (true_index, found_index), 1.0)
-    rows, columns = linear_sum_assignment(table, maximize=True)
-    return float(1.0 - table[rows, columns].sum() / len(labels))
+    shape = (int(site.max()) + 1, len(true_names), len(found_names))
+    tables = np.bincount(np.ravel_multi_index((site, true_index, found_index), shape), minlength=np.prod(shape))
+    tables = tables.reshape(shape)
+    right = [table[linear_sum_assignment(table, maximize=True)].sum() for table in tables]
+    return np.asarray(1.0 - np.array(right) / tables.sum(axis=(1, 2)))

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from fedgrem.experiments.specs import DTYPE, MOST_ROUNDS, TOLERANCE, Study
+from fedgrem.experiments.specs import DTYPE, FITS, Study
 from fedgrem.report.page import fact_list
 from fedgrem.report.study_real_tables import ways_of
 
@@ -53,13 +53,18 @@ def real_lead(study: Study, n_seeds: int) -> str:
 
 def real_facts(study: Study) -> dict[str, str]:
     """What was fitted and what was scored."""
+    fits = FITS[study.settings[0].model]
     kept = "as many rows of each site as the setting says" if study.name == "pen-small" else "four fifths of each site"
     return {
         "data": SOURCES[study.name],
         "each seed": f"{kept} are fitted without labels; a fifth that no fit has seen is scored, with the groups of "
         "each site matched to its labels as suits it best",
         "model": MODEL,
-        "fits": f"in {DTYPE}, until parameters move by less than {TOLERANCE:g} a round, {MOST_ROUNDS} rounds at most",
+        "starts": f"the best of {fits.n_init} restarts of {fits.short} EM iterations at every site, followed for "
+        f"{fits.long}, twice, and compared with the common one; where all rows are in one pot, the best of 10 restarts "
+        "of 20 iterations, on some 10,000 rows if there are more, followed on all",
+        "fits": f"in {DTYPE}, until parameters move by less than {fits.tolerance:g} a round, {fits.most_rounds} rounds "
+        "at most",
     }
 
 
