@@ -11,7 +11,7 @@ from fedgrem.algorithms.start import em
 from fedgrem.algorithms.uncertainty import uncertainty
 from fedgrem.families import Custom, Gaussian, LinearRegression
 from fedgrem.families.base import expect
-from fedgrem.types import Central, Params, SiteData
+from fedgrem.types import Params, SiteData
 
 STEP = 1e-5
 
@@ -95,15 +95,17 @@ def at_the_center(n_sites=7, own=()):
     theta = jnp.stack([center + (4.0 if k in own else 0.0) for k in range(n_sites)])
     weights = jnp.full((n_sites, 2), 0.5)
     n_rows = jnp.full(n_sites, 200.0)
-    central = Central(Params(weights, theta), center, n_rows, weights, jnp.asarray(4.0))
+    algorithm = FedGrEM(family)
+    central = algorithm.central_start(Params(weights, theta), n_rows)
+    central = central._replace(center=center, penalty=jnp.asarray(4.0))
     told = [local_information(family, d, Params(w, t)).packed for d, w, t in zip(data, weights, theta, strict=True)]
-    return FedGrEM(family), central, np.stack(told)
+    return algorithm, central, np.stack(told)
 
 
 def test_sites_that_say_the_same_know_a_common_component_by_the_square_root_of_their_number_better():
     algorithm, central, told = at_the_center()
-    one = Central(*(jax.tree.map(lambda leaf: leaf[:1], central.params), central.center), *central[2:])
-    one = one._replace(n_rows=central.n_rows[:1])
+    one = algorithm.central_start(jax.tree.map(lambda leaf: leaf[:1], central.params), central.n_rows[:1])
+    one = one._replace(center=central.center, penalty=central.penalty)
     alone = uncertainty(algorithm, one, told[:1])
     together = uncertainty(algorithm, central, np.repeat(told[:1], 7, axis=0))
     np.testing.assert_allclose(together.center_covariance, alone.center_covariance / 7.0, rtol=1e-8)
