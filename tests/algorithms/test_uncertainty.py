@@ -150,7 +150,7 @@ def test_a_lie_about_what_one_knows_does_not_change_what_the_others_know(lie, ow
 def test_a_site_far_away_costs_the_center_as_much_as_it_may_pull():
     algorithm, central, told = at_the_center(n_sites=7, own=(6,))
     without = jax.tree.map(lambda leaf: leaf[:6], central.params)
-    less = central._replace(params=without, n_rows=central.n_rows[:6])
+    less = algorithm.central_start(without, central.n_rows[:6])._replace(center=central.center, penalty=central.penalty)
     pulled, free = (uncertainty(algorithm, c, t).center_covariance for c, t in ((central, told), (less, told[:6])))
     towards, across = np.array([1.0, 1.0]), np.array([1.0, -1.0])
     grown = [direction @ pulled[0] @ direction / (direction @ free[0] @ direction) for direction in (towards, across)]

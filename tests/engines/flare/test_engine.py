@@ -251,7 +251,8 @@ def test_a_site_past_its_deadline_is_skipped_and_may_come_back(tmp_path):
 def test_a_site_that_declines_is_skipped_with_its_reason(tmp_path):
     spoil = spoil_rounds("south", lambda a: Answer(None, a.exchange, "floor"), lambda n: n > 1)
     finished = over_network(tmp_path, gaussian(), spoil=spoil)
-    (event,) = finished.about["events"]
+    event, back = finished.about["events"]
+    assert back["what"] == "back", "its last look is not about its rows in components"
     assert event["reason"] == "it does not answer: a component holds fewer of its rows than the floor it has set"
 
 
