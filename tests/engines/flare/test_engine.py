@@ -7,7 +7,7 @@ import pytest
 from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
 from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.engines.flare.center import fit_over_network
-from fedgrem.engines.flare.declaration import CENSUS, STEP, write_names
+from fedgrem.engines.flare.declaration import CENSUS, LOOK, STEP, write_names
 from fedgrem.engines.flare.engine import Answer, has_site_axis
 from fedgrem.engines.flare.recipe import Recipe, read_recipe
 from fedgrem.engines.flare.roster import Rules
@@ -81,7 +81,7 @@ def test_a_fit_that_settles_stops_at_the_same_round_and_says_what_it_cost(tmp_pa
     model = assert_same(finished, expected)
     assert model.converged_
     cost = finished.result.cost
-    assert cost["exchanges"] == 1 + cost["start_exchanges"] + cost["rounds"]
+    assert cost["exchanges"] == 1 + cost["start_exchanges"] + cost["rounds"] + cost["look_exchanges"]
     assert cost["bytes_received_per_round_and_site"] == 8 * (2 + 4 + 2 + 1 + 1)
     assert {name: cost[name] for name in expected.cost_} == expected.cost_
 
@@ -356,7 +356,7 @@ def test_after_a_crash_it_goes_on_to_the_same_answer_bit_for_bit(tmp_path, algor
     transport_asked = AtHand(folder, recipe_for(model))
     resumed = fit_over_network(recipe_for(model), list(NAMES), transport_asked, folder / "run", QUICK)
     asked = {task for _, task, _ in transport_asked.asked}
-    assert asked == ({STEP} if isinstance(after, int) else {CENSUS, "local_start", "local_compare", STEP})
+    assert asked == {STEP, LOOK} | (set() if isinstance(after, int) else {CENSUS, "local_start", "local_compare"})
     for name in ("weights", "theta", "center", "distance"):
         np.testing.assert_array_equal(getattr(resumed.result, name), getattr(whole.result, name))
     for name, kept in whole.result.history.items():

@@ -184,7 +184,12 @@ class OverNetwork:
         names, traffic = self.roster.names, self.traffic
         places = [k for k, name in enumerate(names) if name not in self.roster.out]
         orders = dict(zip([names[k] for k in places], self._orders(sent, places), strict=True))
-        replies = self._judge(LOOK, self._deliver(LOOK, orders))
+        replies: dict[str, Any] = {}
+        for site, answer in self._deliver(LOOK, orders).items():
+            try:
+                replies |= {} if self._trouble(answer) else {site: self._checked(site, LOOK, answer)}
+            except MessageError as error:
+                self.roster.note(site, "not judged", str(error), self.exchange)
         self.traffic = traffic  # what is told of the cost is that of a round
         nothing = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan, leaf.dtype), self._declaration.reply(LOOK))
         return _stack([replies.get(name, nothing) for name in names])
