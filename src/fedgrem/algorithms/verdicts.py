@@ -208,9 +208,9 @@ def left_out(away: NumpyArray, n_rows: NumpyArray, threshold: NumpyArray | None)
 
     Examples
     --------
-    >>> away, rows = np.array([[[3.0]], [[0.0]], [[0.0]]]), np.ones(3)
+    >>> away, rows = np.array([[[4.0]], [[0.0]], [[0.0]]]), np.ones(3)
     >>> left_out(away, rows, None).tolist(), left_out(away, rows, np.ones(3)).tolist()
-    ([1.5, 0.0, 0.0], [0.5, 0.0, 0.0])
+    ([2.0, 0.0, 0.0], [0.5, 0.0, 0.0])
     """
     length = np.sqrt(np.sum(away * away, axis=2))
     weight = np.minimum(n_rows, WEIGHT_CAP * np.median(n_rows))[:, None] * np.ones_like(length)
