@@ -24,7 +24,7 @@ from fedgrem.types import NumpyArray
 AT_CENTER, SIMILAR, OWN_ANSWER, SUSPECT, NOT_JUDGED = "at the center", "similar", "own answer", "suspect", "not judged"
 VERDICTS = (AT_CENTER, SIMILAR, OWN_ANSWER, SUSPECT, NOT_JUDGED)
 FALSE_ALARM = 0.01
-"""Share of honest sites that are called suspect, at most."""
+"""Share of honest sites that are called suspect, as stated; docs/verdicts.md says when it is more."""
 FEWEST_SITES = 4
 """Of fewer sites nobody can say which one is odd."""
 PRIOR = 3.0
