@@ -88,7 +88,7 @@ def test_fit_saves_a_model_and_says_what_it_found(folder, tmp_path, capsys):
     assert run(*arguments, "-o", tmp_path / "m") == 0
     out = capsys.readouterr().out
     assert "Gaussian mixture: 2 components over 4 sites, 160 rows" in out
-    assert "Odd: west" in out
+    assert "Suspect: west" in out
     assert (tmp_path / "m" / "model.json").exists()
 
 

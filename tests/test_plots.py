@@ -36,6 +36,7 @@ def fitted(n_sites=5, n_features=3, n_components=2):
     model.site_distance_ = np.linalg.norm(moved, axis=-1)
     model.at_center_ = model.site_distance_ == 0.0
     model.n_rows_ = np.full(n_sites, 100.0)
+    model.site_verdict_ = np.array(["similar"] * (n_sites - 1) + ["suspect"])
     falling = 10.0 ** -np.arange(8.0)
     model.history_ = {
         "movement": falling[:, None] * np.linspace(0.0, 1.0, n_sites),

@@ -24,7 +24,7 @@ from fedgrem.types import NumpyArray
 AT_CENTER, SIMILAR, OWN_ANSWER, SUSPECT, NOT_JUDGED = "at the center", "similar", "own answer", "suspect", "not judged"
 VERDICTS = (AT_CENTER, SIMILAR, OWN_ANSWER, SUSPECT, NOT_JUDGED)
 FALSE_ALARM = 0.01
-"""Share of honest sites that are called suspect, at most."""
+"""Share of honest sites that are called suspect, as stated; docs/verdicts.md says when it is more."""
 FEWEST_SITES = 4
 """Of fewer sites nobody can say which one is odd."""
 PRIOR = 3.0
@@ -208,9 +208,9 @@ def left_out(away: NumpyArray, n_rows: NumpyArray, threshold: NumpyArray | None)
 
     Examples
     --------
-    >>> away, rows = np.array([[[3.0]], [[0.0]], [[0.0]]]), np.ones(3)
+    >>> away, rows = np.array([[[4.0]], [[0.0]], [[0.0]]]), np.ones(3)
     >>> left_out(away, rows, None).tolist(), left_out(away, rows, np.ones(3)).tolist()
-    ([1.5, 0.0, 0.0], [0.5, 0.0, 0.0])
+    ([2.0, 0.0, 0.0], [0.5, 0.0, 0.0])
     """
     length = np.sqrt(np.sum(away * away, axis=2))
     weight = np.minimum(n_rows, WEIGHT_CAP * np.median(n_rows))[:, None] * np.ones_like(length)

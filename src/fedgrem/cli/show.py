@@ -24,7 +24,7 @@ def show(
 
     A site is *at the center* when it ended exactly there in every component: its rows gave no reason to differ. It is
     *similar* when it is close; it has its *own answer* when its rows clearly speak for one; it is *suspect* when
-    chance, its size and the spread of the other sites do not explain it, which happens to at most 1% of honest sites.
+    chance, its size and the spread of the other sites do not explain it, which happens to about 1% of honest sites.
 
     For example:
 

@@ -123,7 +123,7 @@ def verdict(summary: Summary) -> Text:
     listed = ", ".join(f"{site.name} ({why(site)})" for site in suspect[:5])
     more = f" and {len(suspect) - 5} more" if len(suspect) > 5 else ""
     text.append(f"Suspect: {listed}{more}", style="bold red")
-    text.append(f". Of honest sites at most {summary.false_alarm:.0%} are called so.")
+    text.append(f". Of honest sites about {summary.false_alarm:.0%} are called so.")
     return text
 
 

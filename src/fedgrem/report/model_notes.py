@@ -29,7 +29,7 @@ WORDS = {
     "similar": "Close to the center, but not exactly on it in every component.",
     "own answer": "The site's rows clearly speak for an answer of its own.",
     "suspect": "Farther from the center, or with rows that fit its own answer worse or better, than chance, its size "
-    "and the spread of the other sites explain. At most 1% of honest sites are called so: a reason to look, no proof.",
+    "and the spread of the other sites explain. About 1% of honest sites are called so: a reason to look, no proof.",
     "log-likelihood": "How probable rows are under a fitted mixture, on a log scale; higher is better. A difference "
     "of 0.1 per row means that a row is about 10% more probable.",
 }

@@ -160,7 +160,7 @@ def _suspicion(summary: Summary) -> list[Line]:
     are = "is" if len(suspect) == 1 else "are"
     text = (
         f"<b>{len(suspect):,} of {count(len(summary.sites), 'site')}</b> {are} suspect: {escape(names)}. Of honest "
-        f"sites at most {summary.false_alarm:.0%} are called so. Look at the rows there first: units, coding, or "
+        f"sites about {summary.false_alarm:.0%} are called so. Look at the rows there first: units, coding, or "
         "another kind of case."
     )
     return [("no", "suspect", text)]

@@ -59,7 +59,7 @@ class Summary(NamedTuple):
     suspect_beyond: float
     """Distance of a site's own answer beyond which the middle site is suspect; see :func:`suspect_beyond`."""
     false_alarm: float
-    """Share of honest sites that are called suspect, at most."""
+    """Share of honest sites that are called suspect, as stated; docs/verdicts.md says when it is more."""
     sites: list[SiteSummary]
     """In the order of ``site_names_``."""
     selection: dict[str, Any] | None = None

@@ -251,8 +251,7 @@ def test_a_site_past_its_deadline_is_skipped_and_may_come_back(tmp_path):
 def test_a_site_that_declines_is_skipped_with_its_reason(tmp_path):
     spoil = spoil_rounds("south", lambda a: Answer(None, a.exchange, "floor"), lambda n: n > 1)
     finished = over_network(tmp_path, gaussian(), spoil=spoil)
-    event, back = finished.about["events"]
-    assert back["what"] == "back", "its last look is not about its rows in components"
+    (event,) = finished.about["events"]
     assert event["reason"] == "it does not answer: a component holds fewer of its rows than the floor it has set"
 
 
@@ -393,7 +392,7 @@ def test_after_a_crash_it_goes_on_to_the_same_answer_bit_for_bit(tmp_path, algor
     transport_asked = AtHand(folder, recipe_for(model))
     resumed = fit_over_network(recipe_for(model), list(NAMES), transport_asked, folder / "run", QUICK)
     asked = {task for _, task, _ in transport_asked.asked}
-    assert asked == ({STEP, LOOK} if isinstance(after, int) else {CENSUS, "local_start", "local_compare", STEP, LOOK})
+    assert asked == {STEP, LOOK} | (set() if isinstance(after, int) else {CENSUS, "local_start", "local_compare"})
     for name in ("weights", "theta", "center", "distance"):
         np.testing.assert_array_equal(getattr(resumed.result, name), getattr(whole.result, name))
     for name, kept in whole.result.history.items():

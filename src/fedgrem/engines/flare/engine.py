@@ -193,7 +193,15 @@ class OverNetwork:
         names, traffic = self.roster.names, self.traffic
         places = [k for k, name in enumerate(names) if name not in self.roster.out]
         orders = dict(zip([names[k] for k in places], self._orders(sent, places), strict=True))
-        replies = self._judge(task, self._deliver(task, orders))
+        replies: dict[str, Any] = {}
+        for site, answer in self._deliver(task, orders).items():
+            trouble = self._trouble(answer)
+            try:
+                replies |= {} if trouble else {site: self._checked(site, task, answer)}
+            except MessageError as error:
+                trouble = str(error)
+            if trouble and site not in self.roster.away:
+                self.roster.note(site, "silent after the rounds", trouble, self.exchange)
         self.traffic = traffic  # what is told of the cost is that of a round
         nothing = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan, leaf.dtype), self._declaration.reply(task))
         return _stack([replies.get(name, nothing) for name in names])
