@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture, load_model, save_model
 from fedgrem.errors import InputError, InputTypeError, ModelFileError
 
-OPTIONS = {"n_init": 1, "max_rounds": 20, "tol": 1.0, "random_state": 0}
+OPTIONS = {"n_init": 1, "max_rounds": 20, "tol": 1.0, "standard_errors": False, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_custom_model_needs_its_functions_again(rows, tmp_path):
     def start(key, sample):
         return sample.mean(axis=0)
 
-    fitted = FederatedMixture(density, start, n_components=2, **OPTIONS).fit(rows)
+    fitted = FederatedMixture(density, start, n_components=2, penalty=2.0, **OPTIONS).fit(rows)
     save_model(fitted, tmp_path)
     loaded = load_model(tmp_path, log_density=density, draw_start=start)
     np.testing.assert_array_equal(loaded.predict(rows)["north"], fitted.predict(rows)["north"])
@@ -70,7 +70,7 @@ def test_a_custom_model_needs_its_functions_again(rows, tmp_path):
 
 def test_a_regression_comes_back(rows, tmp_path):
     targets = {name: values[:, 0] for name, values in rows.items()}
-    fitted = FederatedRegressionMixture(2, **OPTIONS).fit(rows, targets)
+    fitted = FederatedRegressionMixture(2, penalty=2.0, **OPTIONS).fit(rows, targets)
     loaded = load_model(save_model(fitted, tmp_path))
     np.testing.assert_array_equal(loaded.coef_, fitted.coef_)
 

@@ -28,7 +28,7 @@ def result(distance, spread=None, n_rows=(100.0, 50.0, 50.0), **changes):
         "theta": np.zeros((n_sites, n_components, 3)), "center": np.zeros((n_components, 3)),
         "spread": spread, "center_spread": None if spread is None else np.zeros(spread.shape[1:]),
         "distance": distance, "n_rows": np.array(n_rows[:n_sites]), "n_rounds": 7, "converged": True, "unsettled": (),
-        "history": {}, "start_choice": np.zeros(n_sites), "cost": {"start_exchanges": 2},
+        "history": {}, "start_choice": np.zeros(n_sites), "cost": {"start_exchanges": 2}, "path": {},
         "log_likelihood": np.arange(-3.0, n_sites - 3.0), "entropy": np.zeros(n_sites),
     }  # fmt: skip
     return FitResult(**values | changes)

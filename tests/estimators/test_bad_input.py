@@ -13,13 +13,15 @@ from fedgrem.estimators.base import UnknownSiteWarning
 
 GENERATOR = np.random.default_rng(0)
 
+PLAIN = {"n_init": 1, "max_rounds": 20, "tol": 1.0, "penalty": 2.0, "standard_errors": False, "random_state": 0}
+
 
 def two_sites(n=30, p=2):
     return {"north": GENERATOR.normal(size=(n, p)), "south": GENERATOR.normal(size=(n, p))}
 
 
 def quick(n_components=2, **options):
-    return FederatedGaussianMixture(n_components, n_init=1, max_rounds=20, tol=1.0, random_state=0, **options)
+    return FederatedGaussianMixture(n_components, **PLAIN | options)
 
 
 def spoil(value, row=3, column=1):
@@ -61,7 +63,7 @@ def test_an_intercept_column_is_fine_in_a_regression_but_zeros_are_not():
     targets = {name: GENERATOR.normal(size=30) for name in sites}
     for rows in sites.values():
         rows[:, 0] = 1.0
-    model = FederatedRegressionMixture(2, n_init=1, max_rounds=5, tol=1.0, random_state=0)
+    model = FederatedRegressionMixture(2, **PLAIN)
     assert model.fit(sites, targets).coef_.shape == (2, 2, 2)
     for rows in sites.values():
         rows[:, 0] = 0.0
@@ -205,7 +207,7 @@ def test_sample_weights_are_checked():
 
 def test_targets_are_checked_by_site():
     sites = two_sites()
-    model = FederatedRegressionMixture(2, n_init=1, max_rounds=5)
+    model = FederatedRegressionMixture(2, **PLAIN)
     with pytest.raises(ShapeError, match=r"y of site 'south' has shape \(29,\), expected \(30,\)"):
         model.fit(sites, {"north": np.ones(30), "south": np.ones(29)})
     targets = {"north": np.ones(30), "south": np.full(30, np.nan)}
@@ -253,7 +255,7 @@ def test_rows_of_a_site_that_was_not_fitted_are_judged_by_the_center_with_a_warn
 
 def test_an_unsettled_fit_warns_with_a_remedy():
     with pytest.warns(ConvergenceWarning, match=r"not settled after 2 rounds: .*raise max_rounds or tol"):
-        FederatedGaussianMixture(2, n_init=1, max_rounds=2, tol=1e-12, random_state=0).fit(two_sites())
+        FederatedGaussianMixture(2, **PLAIN | {"max_rounds": 2, "tol": 1e-12}).fit(two_sites())
 
 
 def test_sampling_from_an_unknown_site_is_refused():

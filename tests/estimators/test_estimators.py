@@ -12,6 +12,9 @@ from fedgrem.data.simulate import simulate
 from fedgrem.errors import InputError
 from fedgrem.kernels.scores import parameter_errors
 
+PLAIN = {"penalty": 2.0, "standard_errors": False, "random_state": 0}
+"""Where neither the choice of a penalty nor standard errors are what is tested."""
+
 
 @pytest.fixture(scope="module")
 def simulation():
@@ -103,7 +106,7 @@ def test_rows_of_weight_two_count_as_two_rows(simulation):
     few = {name: rows[:60] for name, rows in list(simulation.rows.items())[:3]}
     twice = {name: np.concatenate([rows, rows]) for name, rows in few.items()}
     options = {"n_components": 3, "covariance": "identity", "random_state": 0, "max_rounds": 30, "tol": 0.0}
-    options["penalty"] = 2.0  # chosen on halves, it would depend on who is in which
+    options |= PLAIN  # a penalty chosen on held-out rows would depend on which they are
     weighted = FederatedGaussianMixture(**options).fit(few, sample_weight={name: np.full(60, 2.0) for name in few})
     repeated = FederatedGaussianMixture(**options).fit(twice)
     np.testing.assert_allclose(weighted.means_, repeated.means_, rtol=1e-9, atol=1e-9)
@@ -138,7 +141,7 @@ def test_an_infinite_penalty_gives_every_site_the_same_components(simulation):
 def test_federating_beats_fitting_alone_where_sites_are_alike(h, bound, seed):
     data = simulate("gmm", h=h, seed=seed)
     together = FederatedGaussianMixture(5, covariance="identity", random_state=0).fit(data.rows)
-    alone = FederatedGaussianMixture(5, covariance="identity", algorithm="local-em", random_state=0).fit(data.rows)
+    alone = FederatedGaussianMixture(5, covariance="identity", algorithm="local-em", **PLAIN).fit(data.rows)
     ratio = worst_error(data, together.weights_, together.means_) / worst_error(data, alone.weights_, alone.means_)
     assert ratio < bound
 
@@ -146,7 +149,7 @@ def test_federating_beats_fitting_alone_where_sites_are_alike(h, bound, seed):
 def test_three_hostile_sites_of_ten_do_not_drag_the_rest():
     data = simulate("gmm", h=0.0, n_outliers=3, seed=4)
     together = FederatedGaussianMixture(5, covariance="identity", random_state=0).fit(data.rows)
-    averaged = FederatedGaussianMixture(5, covariance="identity", algorithm="fedem", random_state=0).fit(data.rows)
+    averaged = FederatedGaussianMixture(5, covariance="identity", algorithm="fedem", **PLAIN).fit(data.rows)
     ours = worst_error(data, together.weights_, together.means_)
     assert ours < 1.2
     assert ours < 0.7 * worst_error(data, averaged.weights_, averaged.means_)
@@ -174,9 +177,7 @@ def test_covariates_on_any_scale_give_the_same_predictions():
 
 
 def test_float32_is_close_to_float64(model, simulation):
-    single = FederatedGaussianMixture(5, covariance="identity", random_state=0, dtype="float32", tol=1e-4).fit(
-        simulation.rows
-    )
+    single = FederatedGaussianMixture(5, covariance="identity", dtype="float32", tol=1e-4, **PLAIN).fit(simulation.rows)
     assert single.means_.dtype == np.float32
     assert (
         abs(
@@ -190,9 +191,7 @@ def test_float32_is_close_to_float64(model, simulation):
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_fits_through_the_same_estimator(name):
     data = simulate("gmm", h=0.5, n_sites=3, n_rows=60, seed=0)
-    fitted = FederatedGaussianMixture(3, algorithm=name, n_init=2, max_rounds=20, tol=0.0, random_state=0).fit(
-        data.rows
-    )
+    fitted = FederatedGaussianMixture(3, algorithm=name, n_init=2, max_rounds=20, tol=0.0, **PLAIN).fit(data.rows)
     assert fitted.means_.shape == (3, 3, 10)
     assert np.isfinite(fitted.means_).all()
     np.testing.assert_allclose(fitted.weights_.sum(axis=1), 1.0, rtol=1e-9)
@@ -215,7 +214,7 @@ def test_a_custom_mixture_samples_with_the_users_function():
     generator = np.random.default_rng(0)
     rates = np.array([[1.0, 9.0], [9.0, 1.0]])
     rows = {name: generator.poisson(rates[generator.integers(2, size=80)]) for name in ("north", "south", "east")}
-    fitted = FederatedMixture(density, start, n_components=2, random_state=0).fit(rows)
+    fitted = FederatedMixture(density, start, n_components=2, **PLAIN).fit(rows)
     with pytest.raises(InputError, match="give draw_row="):
         fitted.sample(3)
     fitted.set_params(draw_row=lambda generator, log_rate: generator.poisson(np.exp(log_rate)))

@@ -37,7 +37,13 @@ def tried(wanted, rows):
 
 
 def mixture(n_components, **options):
-    options = {"covariance": "identity", "n_init": 2, "random_state": 0} | options
+    options = {
+        "covariance": "identity",
+        "n_init": 2,
+        "penalty": 2.0,
+        "standard_errors": False,
+        "random_state": 0,
+    } | options
     return FederatedGaussianMixture(n_components, **options)
 
 

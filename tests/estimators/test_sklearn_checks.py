@@ -16,9 +16,9 @@ def near_rows(key, rows):
 
 
 ESTIMATORS = [
-    FederatedGaussianMixture(max_rounds=50, n_init=2),
-    FederatedRegressionMixture(max_rounds=50, n_init=2),
-    FederatedMixture(laplace, near_rows, max_rounds=20, n_init=2),
+    FederatedGaussianMixture(max_rounds=50, n_init=2, standard_errors=False),
+    FederatedRegressionMixture(max_rounds=50, n_init=2, standard_errors=False),
+    FederatedMixture(laplace, near_rows, max_rounds=20, n_init=2, standard_errors=False),
 ]
 
 

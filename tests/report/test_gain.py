@@ -10,7 +10,7 @@ from fedgrem.errors import InputError, ShapeError
 from fedgrem.report.gain import measure_gain
 from fedgrem.report.rows import given_rows
 
-PAPER = {"covariance": "identity"}
+PAPER = {"covariance": "identity", "penalty": 2.0, "standard_errors": False}
 """The quickest to compile; what is tested here does not depend on it."""
 
 
@@ -91,7 +91,9 @@ def test_a_regression_is_judged_by_its_responses():
     generator = np.random.default_rng(1)
     rows = {name: generator.normal(size=(40, 2)) for name in ("a", "b", "c")}
     y = {name: x @ [2.0, -1.0] + generator.normal(size=40) for name, x in rows.items()}
-    model = FederatedRegressionMixture(1, noise="unit", n_init=1, random_state=0).fit(rows, y)
+    model = FederatedRegressionMixture(
+        1, noise="unit", n_init=1, penalty=2.0, standard_errors=False, random_state=0
+    ).fit(rows, y)
     assert len(measure_gain(model, rows, y).sites) == 3
     with pytest.raises(InputError, match="a mixture of regressions is judged by its responses; give them as y="):
         measure_gain(model, rows)

@@ -196,7 +196,7 @@ def test_intercept_and_noise_of_a_regression_are_shown_where_it_has_them():
 def test_a_page_with_rows_warns_and_one_without_draws_none(tmp_path):
     generator = np.random.default_rng(0)
     rows = {name: generator.normal(size=(40, 2)) for name in ("north", "south", "east")}
-    model = FederatedGaussianMixture(1, covariance="identity", n_init=1, random_state=0).fit(rows)
+    model = FederatedGaussianMixture(1, covariance="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
     text = model.report(tmp_path / "page.html", rows, show_rows=30).read_text(encoding="utf-8")
     assert "Rows are private" in text
     assert "A sample of rows" in text

@@ -59,7 +59,7 @@ def test_rows_are_sampled_and_those_of_suspect_sites_out_of_sight_are_counted():
     generator = np.random.default_rng(0)
     rows = {name: generator.normal(size=(50, 3)) for name in ("a", "b", "c", "d")}
     rows["far"] = generator.normal(size=(50, 3)) + 40.0
-    model = FederatedGaussianMixture(1, covariance="identity", n_init=1, random_state=0).fit(rows)
+    model = FederatedGaussianMixture(1, covariance="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
     ax = plot_rows(model, rows, n_rows=100)
     assert ax.get_title(loc="left") == "100 of 250 rows"
     assert any("out of sight" in text.get_text() for text in ax.texts)
@@ -72,7 +72,7 @@ def test_rows_of_a_regression_have_no_centers_among_them(tmp_path):
     generator = np.random.default_rng(0)
     rows = {name: generator.normal(size=(30, 1)) for name in ("a", "b")}
     y = {name: 2.0 * x[:, 0] + generator.normal(size=30) for name, x in rows.items()}
-    model = FederatedRegressionMixture(1, noise="unit", n_init=1, random_state=0).fit(rows, y)
+    model = FederatedRegressionMixture(1, noise="unit", n_init=1, penalty=2.0, random_state=0).fit(rows, y)
     plot_rows(model, rows, y).figure.savefig(tmp_path / "plot.png")
 
 

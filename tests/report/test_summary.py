@@ -17,7 +17,7 @@ def federation(shift, n_rows=(40, 40, 40, 40)):
 
 
 def fit(rows, **options):
-    return FederatedGaussianMixture(1, n_init=1, random_state=0, **options).fit(rows)
+    return FederatedGaussianMixture(1, **{"n_init": 1, "random_state": 0, "penalty": 2.0} | options).fit(rows)
 
 
 def test_a_site_far_from_the_others_is_suspect_and_they_are_not():

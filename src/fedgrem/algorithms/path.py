@@ -234,6 +234,18 @@ def choose_penalty(
     )
 
 
+def first_requests(
+    algorithm: FedGrEM, params: Params, n_rows: Array, key: Array, penalties: tuple[float, ...]
+) -> tuple[PathRequest, ScoreRequest]:
+    """What one site that starts at ``params`` is sent on the path, for a rehearsal."""
+    playing, along = hurried(algorithm), jnp.repeat(jnp.asarray(penalties, dtype=params.theta.dtype), TWO)
+    alone, rows = jax.tree.map(lambda leaf: leaf[None], (params, n_rows))
+    held = _begin(playing, along, along, alone, rows)
+    cut = key, jnp.asarray(TWO, dtype=jnp.int32)
+    step, members = jax.tree.map(lambda leaf: leaf[0], (_mail(playing, held), _sites_first(held.params)))
+    return PathRequest(*cut, step), ScoreRequest(*cut, members)
+
+
 class _Trip(NamedTuple):
     """What the sites said of one path."""
 

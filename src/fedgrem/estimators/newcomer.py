@@ -192,6 +192,10 @@ def _append(model: "BaseFederatedMixture", result: FitResult, units: Units | Non
     alone._expose_theta(result, units)
     for attribute in model._per_site():
         setattr(model, attribute, np.concatenate([getattr(model, attribute), getattr(alone, attribute)]))
+    for attribute in ("weights_se_", f"{model._theta_name}_se_", "intercept_se_"):
+        known = getattr(model, attribute, None)
+        if known is not None:  # its own are not asked for
+            setattr(model, attribute, np.concatenate([known, np.full_like(known[:1], np.nan)]))
     for attribute, unknown in model._per_site_of_choice():
         setattr(model, attribute, np.append(getattr(model, attribute), unknown))
     names = model.site_names_ if model.site_names_.dtype.kind in "UO" else model.site_names_.astype(object)

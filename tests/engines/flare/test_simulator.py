@@ -27,7 +27,11 @@ def test_a_fit_in_the_simulator_is_the_fit_in_process(flare):
     )
     for name in ("weights_", "means_", "center_", "n_rows_", "site_distance_"):
         np.testing.assert_allclose(getattr(actual, name), getattr(expected, name), rtol=1e-10, atol=1e-10)
-    assert [progress.stage for progress in told] == ["census", "starts", "exchange", *["rounds"] * 5]
+    stages = ["census", "starts", "exchange", *["penalties"] * 8, *["rounds"] * 5, "standard errors"]
+    assert [progress.stage for progress in told] == stages
+    assert actual.penalty_ == expected.penalty_
+    assert actual.site_verdict_.tolist() == expected.site_verdict_.tolist()
+    np.testing.assert_allclose(actual.means_se_, expected.means_se_, rtol=1e-8)
     np.testing.assert_array_equal(
         actual.predict(rows["east"], sites="east"), expected.predict(rows["east"], sites="east")
     )

@@ -164,12 +164,17 @@ def test_settings_come_back_and_a_damaged_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("target", [False, True])
 def test_a_rehearsal_shows_every_kind_of_message(tmp_path, target):
-    census, start, step, information = rehearse("north", write_site(tmp_path, "north", target=target), 2)
+    census, start, path, score, step, look, information = rehearse(
+        "north", write_site(tmp_path, "north", target=target), 2
+    )
     n_numbers = 2 * (1 + (3 if target else 2))  # with an intercept
     assert dict((n, shape) for n, shape, _ in information.fields)["packed"] == (n_numbers * (n_numbers + 1) // 2,)
     assert [name for name, _, _ in census.fields] == ["n_rows", "mean", "deviation", "gaps", "names"]
     assert {name: value for name, _, value in census.fields}["names"] == ["x0", "x1", *["y"] * target]
     assert "params.spread" in [name for name, _, _ in start.fields]
+    assert dict((n, shape) for n, shape, _ in path.fields)["members.params.weights"] == (20, 2)
+    assert {n: shape for n, shape, _ in score.fields} == {"gain": (10,), "error": (10,), "n_rows": ()}
+    assert "at_center" in [name for name, _, _ in look.fields]
     assert step.size == sum(value.nbytes for _, _, value in step.fields)
     assert step.refused == ""
 

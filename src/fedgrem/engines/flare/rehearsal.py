@@ -1,5 +1,6 @@
 """A rehearsal: what a site would send, played through on its own rows, with nobody listening."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,8 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.align import derive_key
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.path import first_requests
 from fedgrem.data.units import Summary
-from fedgrem.engines.flare.declaration import CENSUS, INFORMATION, LOOK, SCORE, STEP, Order, read_names
+from fedgrem.engines.flare.declaration import (
+    CENSUS,
+    INFORMATION,
+    LOOK,
+    PATH_SCORE,
+    PATH_STEP,
+    SCORE,
+    STEP,
+    Order,
+    read_names,
+)
 from fedgrem.engines.flare.guard import Guard
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
@@ -22,6 +35,8 @@ TITLES = {
     CENSUS: "First report (once per fit)",
     "local_start": "A start (a few times before round 1)",
     STEP: "A round (every round)",
+    PATH_STEP: "The choice of the penalty (8 times before round 1, 12 times with an estimated noise)",
+    PATH_SCORE: "What came of it (once or twice)",
     LOOK: "A last look (once, after the rounds)",
     INFORMATION: "Standard errors (once per fit, at its end)",
 }
@@ -39,13 +54,15 @@ class Message(NamedTuple):
 
 
 def rehearse(name: str, settings: Settings, n_components: int) -> list[Message]:
-    """The messages of the first report, a start, one round of FedGrEM, and its end."""
+    """The messages of the first report, a start, the choice of the penalty, one round of FedGrEM, and its end."""
     regression = settings.target is not None
     recipe = Recipe(
         "regression" if regression else "gaussian",
         "fedgrem",
         n_components,
         {"noise": "shared"} if regression else {"covariance": "tied"},
+        compare=True,
+        choose=True,
         standardize=True,
         intercept=regression,
         missing=not regression,
@@ -83,10 +100,23 @@ def play_once(site: SiteAtWork, *, compare: bool = False) -> list[tuple[str, Any
     step = ask(STEP, _first_round(recipe, start))
     if recipe.score:
         ask(SCORE, start.params)
-    replies = [(CENSUS, census), ("local_start", start), (STEP, step), (LOOK, ask(LOOK, start.params))]
+    replies = [(CENSUS, census), ("local_start", start), *_penalties(recipe, start, key, ask), (STEP, step)]
+    replies.append((LOOK, ask(LOOK, start.params)))
     if recipe.plan(1, start.params.theta.shape[-1]).standard_errors:
         replies.append((INFORMATION, ask(INFORMATION, start.params)))
     return replies
+
+
+def _penalties(recipe: Recipe, start: StartReply, key: Any, ask: Callable[[str, Any], Any]) -> list[tuple[str, Any]]:
+    """The messages of the choice of a penalty, if there is one."""
+    algorithm, path = recipe.build_algorithm(), recipe.plan(2, start.params.theta.shape[-1]).path
+    if not path or not isinstance(algorithm, FedGrEM):
+        return []
+    with precision(recipe.dtype):
+        params, n_rows = jax.tree.map(jnp.asarray, (start.params, start.n_rows))
+        requests = first_requests(algorithm, params, n_rows, jnp.asarray(key), path)
+        sent = jax.tree.map(np.asarray, requests)
+    return [(task, ask(task, request)) for task, request in zip((PATH_STEP, PATH_SCORE), sent, strict=True)]
 
 
 def _first_round(recipe: Recipe, start: StartReply) -> Broadcast:
