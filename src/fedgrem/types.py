@@ -142,6 +142,8 @@ class RoundRecord(NamedTuple):
     """(K,) largest distance over components of a site from the center, in units of the common noise."""
     solver_iterations: Array
     """() of the central problem."""
+    movement_in_errors: Array
+    """(K,) movement of each site's parameters in units of about their standard errors."""
     solver_gap: Array
     """() gradient norm of the central problem at its solution, in units of the common noise: the certificate."""
 

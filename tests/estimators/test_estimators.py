@@ -38,7 +38,8 @@ def test_attributes_have_the_shapes_promised(model):
     assert model.center_.shape == (5, 10)
     assert model.converged_
     assert set(model.history_) == {
-        "log_likelihood", "movement", "center_movement", "penalty", "distance", "solver_iterations", "solver_gap"
+        "log_likelihood", "movement", "movement_in_errors", "center_movement", "penalty", "distance",
+        "solver_iterations", "solver_gap",
     }  # fmt: skip
     assert all(len(values) == model.n_rounds_ for values in model.history_.values())
     assert model.history_["log_likelihood"].shape == (model.n_rounds_, 10)
@@ -65,6 +66,15 @@ def test_lambda_follows_the_recursion(model):
     for _ in range(model.n_rounds_ - 1):
         expected.append(0.1 * expected[-1] + step)
     np.testing.assert_allclose(model.history_["penalty"], expected, rtol=1e-12)
+
+
+def test_a_fit_stops_where_standard_errors_leave_more_open(model, simulation):
+    options = {"covariance": "identity", "penalty": model.penalty_, "penalty_rows": "component", "random_state": 0}
+    options |= {"center_solver": "redescending", "standard_errors": False}
+    settled = FederatedGaussianMixture(5, tol=1e-9, tol_errors=0.0, **options).fit(simulation.rows)
+    assert model.n_rounds_ < settled.n_rounds_
+    assert model.history_["movement_in_errors"][-1].max() < 0.003
+    assert np.max(np.abs(model.means_ - settled.means_)[simulation.honest] / model.means_se_[simulation.honest]) < 0.05
 
 
 def test_the_same_seed_gives_the_same_fit_to_the_last_bit(model, simulation):

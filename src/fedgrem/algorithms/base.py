@@ -49,7 +49,7 @@ class Engine(Protocol):
         """Send ``sent[k]`` to site k, for all sites, and return their stacked replies in site order."""
         ...
 
-    def play(self, state: Any, tol: float, limit: int) -> tuple[Any, Any]:
+    def play(self, state: Any, tol: Any, limit: int) -> tuple[Any, Any]:
         """Play up to ``limit`` rounds from ``state``; returns the new state and the stacked records of those rounds."""
         ...
 

@@ -12,6 +12,8 @@ class Plan(NamedTuple):
     start: StartPlan
     max_rounds: int = 1000
     tol: float = 1e-6
+    tol_errors: float = 0.0
+    """A site also counts as settled when it moves by less than this many standard errors in a round; 0 for never."""
     seed: int = 0
     given: Params | None = None
     """Starts ``(K, R), (K, R, q)`` to use instead of searching for them."""

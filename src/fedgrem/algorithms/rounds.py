@@ -37,6 +37,15 @@ class LoopState(NamedTuple):
     """() whether the rule below says to stop."""
 
 
+class Tolerance(NamedTuple):
+    """When a site counts as settled: when either holds."""
+
+    relative: float | Array
+    """Movement in a round, relative to the size of the parameters."""
+    errors: float | Array
+    """Movement in a round, in standard errors."""
+
+
 class Saved(NamedTuple):
     """All that a fit needs to go on after its last finished round."""
 
@@ -49,7 +58,7 @@ class Saved(NamedTuple):
 
 
 def play_round(
-    algorithm: Algorithm, ask: Callable[[Broadcast], Upload], state: LoopState, tol: Array | float
+    algorithm: Algorithm, ask: Callable[[Broadcast], Upload], state: LoopState, tol: "Array | float | Tolerance"
 ) -> tuple[LoopState, RoundRecord]:
     """One round: local steps, central step, bookkeeping. Every engine calls this, compiled or not."""
     uploads = ask(algorithm.broadcast(state.central))
@@ -57,8 +66,43 @@ def play_round(
     movement = _movement(state.central.params, central.params)
     center_movement = jnp.max(_relative(state.central.center, central.center))
     distance = distances(algorithm, central).max(axis=1)
-    record = RoundRecord(uploads.log_likelihood, movement, center_movement, central.penalty, distance, iterations, gap)
-    return _advance(state, central, movement, center_movement, tol), record
+    in_errors, center_in_errors = _in_errors(algorithm, state.central, central)
+    record = RoundRecord(
+        uploads.log_likelihood, movement, center_movement, central.penalty, distance, iterations, in_errors, gap
+    )
+    if isinstance(tol, Tolerance):
+        settled = (movement < tol.relative) | (in_errors < tol.errors)
+        return _advance(
+            state, central, settled, (center_movement < tol.relative) | (center_in_errors < tol.errors)
+        ), record
+    return _advance(state, central, movement < tol, center_movement < tol), record
+
+
+def _in_errors(algorithm: Algorithm, before: Central, after: Central) -> tuple[Array, Array]:
+    """Movement of the sites ``(K,)`` and of the center () in units of about their standard errors.
+
+    Those of a parameter in units of the noise are about ``1 / sqrt(rows)``, of the rows that a component holds: at one
+    site or, where components sit on the center, at all of these together.
+    """
+    params, rows = after.params, after.n_rows[:, None]
+    held = jnp.maximum(params.weights * rows, 1.0)
+    there = jnp.all(params.theta == after.center, axis=-1)
+    common = jnp.sum(jnp.where(there, held, 0.0), axis=0)
+
+    def length(change: Array) -> Array:
+        noise = algorithm.family.in_noise_units(change, after.spread)
+        return jnp.sqrt(jnp.sum(noise * noise, axis=-1))
+
+    theta = length(params.theta - before.params.theta) * jnp.sqrt(jnp.where(there, common, held))
+    spread_of_weights = jnp.sqrt(jnp.maximum(params.weights * (1.0 - params.weights), 1.0 / rows) / rows)
+    weights = jnp.abs(params.weights - before.params.weights) / spread_of_weights
+    moved = jnp.maximum(theta, weights).max(axis=1)
+    if params.spread is not None and before.params.spread is not None:
+        spread = jnp.abs(params.spread - before.params.spread).max(axis=(1, 2)) * jnp.sqrt(2.0 * after.n_rows)
+        moved = jnp.maximum(moved, spread)
+    return moved, jnp.max(
+        length(after.center - before.center) * jnp.sqrt(jnp.maximum(common, jnp.median(held, axis=0)))
+    )
 
 
 def distances(algorithm: Algorithm, central: Central) -> Array:
@@ -85,17 +129,14 @@ def tolerated_stragglers(n_sites: int) -> int:
     return 0 if n_sites < 3 else max(1, n_sites // 4)
 
 
-def _advance(
-    state: LoopState, central: Central, movement: Array, center_movement: Array, tol: Array | float
-) -> LoopState:
+def _advance(state: LoopState, central: Central, settled: Array, center_settled: Array) -> LoopState:
     """Stop when all sites and the center are settled, or when all but a few have been for half as long again.
 
     A straggler thus gets at most 50% more rounds than the others needed, plus ten.
     """
     played = state.round + 1
-    moving = jnp.sum(~(movement < tol))
-    center_settled = center_movement < tol
-    most = center_settled & (moving <= tolerated_stragglers(movement.shape[0]))
+    moving = jnp.sum(~settled)
+    most = center_settled & (moving <= tolerated_stragglers(settled.shape[0]))
     since = jnp.where(most, jnp.where(state.settled_since > 0, state.settled_since, played), 0)
     patience_over = (since > 0) & (played >= 1.5 * since + 10)
     stop = (center_settled & (moving == 0)) | patience_over
@@ -130,9 +171,10 @@ def run(
         starts, state, choice = resume.starts, resume.state, resume.choice
         records.append(resume.records)
     cost = dict(starts.cost)
+    tol = Tolerance(plan.tol, plan.tol_errors) if plan.tol_errors > 0 else plan.tol
     played, stopped = int(state.round), bool(state.stop)
     while played < plan.max_rounds and not stopped:
-        state, record = engine.play(state, plan.tol, plan.max_rounds - played)
+        state, record = engine.play(state, tol, plan.max_rounds - played)
         records.append(record)
         played, stopped = int(state.round), bool(state.stop)
         if keep is not None:
@@ -144,7 +186,7 @@ def run(
         cost |= {"penalty_exchanges": choice.exchanges, "penalty_numbers": choice.numbers}
     distance = np.array(distances(algorithm, state.central))
     path = {} if choice is None else choice.as_arrays(plan.fallback)
-    result = _result(engine.site_names, state, stopped, records, starts.choice, cost, plan.tol, distance, path)
+    result = _result(engine.site_names, state, stopped, records, starts.choice, cost, plan, distance, path)
     if plan.score:
         tell(Progress("score", played, plan.max_rounds, float("nan")))
         score: Score = engine.ask("local_score", state.central.params)
@@ -186,12 +228,14 @@ def _result(
     records: list[RoundRecord],
     choice: NumpyArray,
     cost: dict[str, int],
-    tol: float,
+    plan: Plan,
     distance: NumpyArray,
     path: dict[str, NumpyArray],
 ) -> FitResult:
     history: dict[str, Any] = _joined(records)._asdict() if records else {}
-    last = history["movement"][-1] if records else np.zeros(len(names))
+    settled = np.ones(len(names), dtype=bool)
+    if records:
+        settled = (history["movement"][-1] < plan.tol) | (history["movement_in_errors"][-1] < plan.tol_errors)
     central = state.central
     return FitResult(
         site_names=names,
@@ -204,7 +248,7 @@ def _result(
         n_rows=np.array(central.n_rows),
         n_rounds=int(state.round),
         converged=stopped,
-        unsettled=tuple(name for name, moved in zip(names, last, strict=True) if not moved < tol),
+        unsettled=tuple(name for name, still in zip(names, settled, strict=True) if not still),
         history=history,
         start_choice=choice,
         cost=cost,

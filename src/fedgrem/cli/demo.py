@@ -57,7 +57,9 @@ def demo(
     simulation = simulate("gmm", h=h, seed=seed)
     if data is not None:
         _write_rows(simulation, data)
-    together, alone = (_fitted(simulation, name, penalty, seed) for name, penalty in (("FedGrEM", 2.0), ("Alone", 0.0)))
+    together, alone = (
+        _fitted(simulation, name, penalty, seed) for name, penalty in (("FedGrEM", "auto"), ("Alone", 0.0))
+    )
     errors = {
         "fitting alone": _errors(simulation, alone.weights_, thetas(alone)),
         "FedGrEM": _errors(simulation, together.weights_, thetas(together)),
@@ -77,7 +79,7 @@ def demo(
         )
 
 
-def _fitted(simulation: Simulation, name: str, penalty: float, seed: int) -> Any:
+def _fitted(simulation: Simulation, name: str, penalty: float | str, seed: int) -> Any:
     from fedgrem import FederatedGaussianMixture
     from fedgrem.cli.cache import keep_compiled_programs
     from fedgrem.cli.screen import progress_bar, warnings_as_notices

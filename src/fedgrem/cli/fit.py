@@ -17,6 +17,7 @@ from fedgrem.cli.options import (
     Restarts,
     Seed,
     Tolerance,
+    ToleranceInErrors,
     listed,
     penalty_of,
     read_components,
@@ -103,6 +104,7 @@ def fit(
     criterion: CriterionOption = Criterion.bic,
     max_rounds: MostRounds = 1000,
     tol: Tolerance = 1e-6,
+    tol_errors: ToleranceInErrors = 0.003,
     n_init: Restarts = 10,
     seed: Seed = 0,
     force: Force = False,
@@ -138,6 +140,7 @@ def fit(
             "penalty": penalty_of(penalty),
             "max_rounds": max_rounds,
             "tol": tol,
+            "tol_errors": tol_errors,
             "n_init": n_init,
         }
         | {"random_state": seed, "criterion": criterion.value}

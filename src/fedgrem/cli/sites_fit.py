@@ -18,6 +18,7 @@ from fedgrem.cli.options import (
     Seed,
     StudyFolder,
     Tolerance,
+    ToleranceInErrors,
     listed,
     penalty_of,
     read_components,
@@ -53,6 +54,7 @@ def fit(
     criterion: CriterionOption = Criterion.bic,
     max_rounds: MostRounds = 1000,
     tol: Tolerance = 1e-6,
+    tol_errors: ToleranceInErrors = 0.003,
     n_init: Restarts = 10,
     seed: Seed = 0,
     min_sites: Annotated[
@@ -96,6 +98,7 @@ def fit(
         "criterion": criterion.value,
         "max_rounds": max_rounds,
         "tol": tol,
+        "tol_errors": tol_errors,
         "n_init": n_init,
         "random_state": seed,
     }

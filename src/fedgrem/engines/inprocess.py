@@ -11,7 +11,7 @@ import numpy as np
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.pooled import InOnePot
-from fedgrem.algorithms.rounds import LoopState, play_round
+from fedgrem.algorithms.rounds import LoopState, Tolerance, play_round
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.algorithms.tasks import local_task
 from fedgrem.data.federation import Federation
@@ -75,7 +75,7 @@ class InProcess:
         reply = _ask(self._algorithm, self._buckets, self._order, sent, task=task, start=self._start)
         return reply._replace(n_rows=self._sizes) if self._in_one_pot else reply
 
-    def play(self, state: LoopState, tol: float, limit: int) -> tuple[LoopState, RoundRecord]:
+    def play(self, state: LoopState, tol: float | Tolerance, limit: int) -> tuple[LoopState, RoundRecord]:
         """Play up to ``limit`` rounds, at most ``BLOCK``, in one compiled call."""
         state, records, played = _play(self._algorithm, self._buckets, self._order, state, tol, limit)
         # Cut in NumPy: JAX would compile a slice anew for every number of rounds, which takes longer than the rounds.
@@ -124,7 +124,7 @@ def _ask(algorithm: Algorithm, buckets: Stacked, order: Array, sent: Any, *, tas
 
 @jax.jit
 def _play(
-    algorithm: Algorithm, buckets: Stacked, order: Array, state: LoopState, tol: float, limit: int
+    algorithm: Algorithm, buckets: Stacked, order: Array, state: LoopState, tol: float | Tolerance, limit: int
 ) -> tuple[LoopState, RoundRecord, Array]:
     ask = partial(_at_every_site, algorithm.local_step, buckets, order)
 

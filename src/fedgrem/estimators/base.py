@@ -71,6 +71,7 @@ class BaseFederatedMixture(WithErrors, BaseEstimator):
     acceleration: bool | str
     max_rounds: int
     tol: float
+    tol_errors: float
     n_init: int
     weights_init: Any
     align: bool
@@ -191,6 +192,7 @@ class BaseFederatedMixture(WithErrors, BaseEstimator):
         check_number("penalty_decay", self.penalty_decay, least=0.0, most=1.0, below=True)
         check_number("step_size", self.step_size, least=1e-6, most=2.0, below=True)
         check_number("tol", self.tol, least=0.0)
+        check_number("tol_errors", self.tol_errors, least=0.0)
         check_choice("algorithm", self.algorithm, tuple(ALGORITHMS))
         check_choice("step_weights", self.step_weights, ("current", "initial"))
         check_choice("penalty_scaling", self.penalty_scaling, ("fixed", "step"))
@@ -249,6 +251,10 @@ class BaseFederatedMixture(WithErrors, BaseEstimator):
             "memory": MEMORY if (self.tol > 0 if self.acceleration == "auto" else self.acceleration) else 0,
         }
 
+    def _tol_errors(self) -> float:
+        """Standard errors; none where a given number of rounds is to be played."""
+        return float(self.tol_errors) if self.tol > 0 else 0.0
+
     def _first_penalty(self) -> float:
         """C as far as it is known before the fit: the paper's, if it is to be chosen."""
         return PAPERS_PENALTY if self.penalty == "auto" else float(self.penalty)
@@ -280,6 +286,7 @@ class BaseFederatedMixture(WithErrors, BaseEstimator):
             ),
             max_rounds=self.max_rounds,
             tol=float(self.tol),
+            tol_errors=self._tol_errors(),
             seed=self._seed(),
             given=None if given is None else Params(*(jnp.asarray(start) for start in given)),
             align=self.align,
@@ -348,8 +355,8 @@ class BaseFederatedMixture(WithErrors, BaseEstimator):
             sites = ", ".join(result.unsettled[:5]) + (", ..." if len(result.unsettled) > 5 else "")
             warnings.warn(
                 f"not settled after {result.n_rounds} rounds: {len(result.unsettled)} of {len(result.site_names)} "
-                f"site(s) ({sites}) still moved by up to {moving.max():.2g}, tol={self.tol:g}; raise max_rounds or "
-                "tol.",
+                f"site(s) ({sites}) still moved by up to {moving.max():.2g}, tol={self.tol:g}; raise max_rounds, tol "
+                "or tol_errors.",
                 ConvergenceWarning,
                 stacklevel=4,
             )

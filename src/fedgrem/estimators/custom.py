@@ -35,7 +35,7 @@ class FederatedMixture(FederatedDensity):
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
     algorithm, penalty, fallback, penalty_decay, step_size, step_weights, penalty_scaling, penalty_rows : options
     center_solver, center_sweeps, local_steps, acceleration, max_rounds, tol, n_init, align, alignment : options
-    criterion, standard_errors, dtype, random_state : options
+    criterion, tol_errors, standard_errors, dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -98,6 +98,7 @@ class FederatedMixture(FederatedDensity):
         acceleration: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
+        tol_errors: float = 0.003,
         standard_errors: bool | str = "auto",
         n_init: int = 10,
         start_rows: int = 5,
@@ -109,6 +110,9 @@ class FederatedMixture(FederatedDensity):
         random_state: Any = None,
     ) -> None:
         self._store(locals())
+
+    def _tol_errors(self) -> float:
+        return 0.0  # what a standard error of a parameter of the user's own is about, nobody knows beforehand
 
     def _family(self) -> Family:
         for name in ("log_density", "draw_start"):

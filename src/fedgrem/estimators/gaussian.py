@@ -83,6 +83,9 @@ class FederatedGaussianMixture(FederatedDensity):
     max_rounds : int, default=1000
     tol : float, default=1e-6
         Relative movement of a site's parameters below which it counts as settled; 0 plays exactly ``max_rounds``.
+    tol_errors : float, default=0.003
+        It also counts as settled when they move by less than this many of their standard errors in a round, as far as
+        these are known from the rows that a component holds: its rows leave far more open than that. 0 for never.
     standard_errors : bool or "auto", default="auto"
         Whether to end the fit with one exchange about the precision of its parameters; "auto" does, except where a site
         has more than 400 weights and component parameters.
@@ -153,6 +156,7 @@ class FederatedGaussianMixture(FederatedDensity):
         acceleration: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
+        tol_errors: float = 0.003,
         standard_errors: bool | str = "auto",
         n_init: int = 10,
         weights_init: Any = None,

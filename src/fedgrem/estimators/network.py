@@ -54,6 +54,7 @@ def recipe_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = No
         **_plain_path(model._path()),
         max_rounds=int(model.max_rounds),
         tol=float(model.tol),
+        tol_errors=model._tol_errors(),
         seed=model._seed(),
         standardize=units.standardize,
         move=units.move,

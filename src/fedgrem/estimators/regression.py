@@ -53,7 +53,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
     algorithm, penalty, fallback, penalty_decay, step_size, step_weights, penalty_scaling, penalty_rows : options
     center_solver, center_sweeps, local_steps, acceleration, max_rounds, tol, n_init, align, alignment : options
-    criterion, standard_errors, dtype, random_state : options
+    criterion, tol_errors, standard_errors, dtype, random_state : options
         As in :class:`FederatedGaussianMixture`.
 
     Attributes
@@ -105,6 +105,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         acceleration: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
+        tol_errors: float = 0.003,
         standard_errors: bool | str = "auto",
         n_init: int = 10,
         weights_init: Any = None,

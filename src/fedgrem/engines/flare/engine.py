@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.base import Algorithm
-from fedgrem.algorithms.rounds import LoopState, distances, play_round
+from fedgrem.algorithms.rounds import LoopState, Tolerance, distances, play_round
 from fedgrem.data.federation import Units
 from fedgrem.data.units import Summary
 from fedgrem.engines.flare.declaration import (
@@ -206,7 +206,7 @@ class OverNetwork:
         nothing = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan, leaf.dtype), self._declaration.reply(task))
         return _stack([replies.get(name, nothing) for name in names])
 
-    def play(self, state: LoopState, tol: float, limit: int) -> tuple[LoopState, RoundRecord]:
+    def play(self, state: LoopState, tol: float | Tolerance, limit: int) -> tuple[LoopState, RoundRecord]:
         """Play one round with the sites that answer; the others keep their parameters."""
         names, broadcast = self.roster.names, _broadcast(self._algorithm, state.central)
         give_up = time.monotonic() + self.roster.rules.patience
@@ -230,7 +230,7 @@ class OverNetwork:
         return state, one
 
     def _with_some(
-        self, state: LoopState, uploads: Upload, places: list[int], tol: float
+        self, state: LoopState, uploads: Upload, places: list[int], tol: float | Tolerance
     ) -> tuple[LoopState, RoundRecord]:
         """A round of some of the sites: the rest have no say in it, and stay where they are."""
         per_site = has_site_axis(self._algorithm, state.central)
@@ -245,6 +245,7 @@ class OverNetwork:
         full = record._replace(
             log_likelihood=known.at[here].set(record.log_likelihood),
             movement=still.at[here].set(record.movement),
+            movement_in_errors=still.at[here].set(record.movement_in_errors),
             distance=distances(self._algorithm, central).max(axis=1),
         )
         return after._replace(central=central), full

@@ -62,6 +62,7 @@ class Recipe:
     """Whether sites that clearly lose in the comparison are fitted alone."""
     max_rounds: int = 1000
     tol: float = 1e-6
+    tol_errors: float = 0.0
     seed: int = 0
     standardize: bool = False
     move: bool = True
@@ -95,6 +96,7 @@ class Recipe:
             start=self.start_plan,
             max_rounds=self.max_rounds,
             tol=self.tol,
+            tol_errors=self.tol_errors,
             seed=self.seed,
             start_penalty=0.0 if alone else steady_penalty(self.penalty, self.penalty_decay, n_parameters, n_sites),
             path=path if self.compare else (),
