@@ -1,5 +1,7 @@
 """The choice of the penalty: halves, scores, the pick, and what a fit does with it."""
 
+from copy import deepcopy
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -159,6 +161,16 @@ def test_alike_sites_are_pulled_strongly_and_beat_the_papers_penalty(alike, chos
     assert chosen.cost_["penalty_exchanges"] == 9
     assert "penalty_exchanges" not in fixed.cost_
     assert fixed.penalty_ == 2.0
+
+
+def test_a_fit_with_a_chosen_penalty_judges_its_sites_and_takes_one_more(alike, chosen):
+    assert chosen.site_verdict_[-1] == "suspect"
+    assert "suspect" not in chosen.site_verdict_[:-1]
+    more = deepcopy(chosen).fit_site(alike.rows["site-01"], name="again")
+    assert more.site_verdict_[-1] == chosen.site_verdict_[0]
+    np.testing.assert_allclose(more.means_[-1], chosen.means_[0], atol=0.05)
+    assert len(more.site_gain_) == len(more.fitted_alone_) == len(more.means_se_) == 11
+    assert np.isnan(more.site_gain_[-1])
 
 
 def test_sites_that_have_nothing_in_common_are_hardly_pulled():

@@ -6,6 +6,9 @@ from fedgrem.models import load_model, save_model
 
 CENTERS = np.array([[0.0, 0.0], [6.0, 6.0]])
 
+PLAIN = {"n_init": 2, "penalty": 2.0, "standard_errors": False, "random_state": 0}
+"""The verdicts of a fit with a chosen penalty are in the tests of that choice."""
+
 
 def federation(hostile=True, scale=1.0):
     generator = np.random.default_rng(0)
@@ -17,7 +20,7 @@ def federation(hostile=True, scale=1.0):
 
 
 def fit(rows, **options):
-    return FederatedGaussianMixture(2, **{"n_init": 2, "random_state": 0} | options).fit(rows)
+    return FederatedGaussianMixture(2, **PLAIN | options).fit(rows)
 
 
 @pytest.fixture(scope="module")
@@ -74,5 +77,5 @@ def test_a_regression_names_the_site_with_other_coefficients():
     rows = {f"site-{k}": generator.normal(size=(80, 2)) for k in range(6)}
     slope = {name: [1.0, -1.0] if name != "site-5" else [4.0, 4.0] for name in rows}
     y = {name: x @ slope[name] + generator.normal(size=80) for name, x in rows.items()}
-    model = FederatedRegressionMixture(1, n_init=1, random_state=0).fit(rows, y)
+    model = FederatedRegressionMixture(1, **PLAIN).fit(rows, y)
     assert model.site_names_[model.site_verdict_ == "suspect"].tolist() == ["site-5"]

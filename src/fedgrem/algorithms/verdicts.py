@@ -196,26 +196,26 @@ def by_chance(seen: Sightings) -> NumpyArray:
     return np.asarray(stats.chi2.ppf(0.95, seen.degrees) * (1.0 + seen.n_rows / total))
 
 
-def left_out(away: NumpyArray, n_rows: NumpyArray, threshold: NumpyArray | None) -> NumpyArray:
+def left_out(away: NumpyArray, weight: NumpyArray, threshold: NumpyArray | None) -> NumpyArray:
     r"""How far the center of any component moves, at most, when a site is left out, ``(K,)``, in noise units.
 
     One reweighting step from the center, exact where it is a mean: :math:`u_k \|\theta_k - c\| / \sum_{j \ne k} u_j`
-    with :math:`u_k = n_k \min(1, \tau_k / \|\theta_k - c\|)`.
+    with :math:`u_k = m_k \min(1, \tau_k / \|\theta_k - c\|)`.
 
     Parameters
     ----------
-    away : (K, R, q) the sites' own answers less the center; threshold : (K,) tau, or None for a plain mean.
+    away : (K, R, q) the sites' own answers less the center.
+    weight : (K, R) m, what a site counts for; threshold : (K, R) tau, or None for a plain mean.
 
     Examples
     --------
-    >>> away, rows = np.array([[[4.0]], [[0.0]], [[0.0]]]), np.ones(3)
-    >>> left_out(away, rows, None).tolist(), left_out(away, rows, np.ones(3)).tolist()
+    >>> away, ones = np.array([[[4.0]], [[0.0]], [[0.0]]]), np.ones((3, 1))
+    >>> left_out(away, ones, None).tolist(), left_out(away, ones, ones).tolist()
     ([2.0, 0.0, 0.0], [0.5, 0.0, 0.0])
     """
     length = np.sqrt(np.sum(away * away, axis=2))
-    weight = np.minimum(n_rows, WEIGHT_CAP * np.median(n_rows))[:, None] * np.ones_like(length)
     if threshold is not None:
-        weight = weight * np.minimum(1.0, threshold[:, None] / np.maximum(length, 1e-300))
+        weight = weight * np.minimum(1.0, threshold / np.maximum(length, 1e-300))
     rest = np.maximum(np.nansum(weight, axis=0) - weight, 1e-300)
     moved: NumpyArray = (weight * length / rest).max(axis=1)
     return moved

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from fedgrem.algorithms.base import capped_rows
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.registry import ALONE
 from fedgrem.algorithms.verdicts import (
     NOT_JUDGED,
@@ -17,6 +19,7 @@ from fedgrem.algorithms.verdicts import (
     words,
 )
 from fedgrem.data.federation import Units
+from fedgrem.kernels.center import trust
 from fedgrem.types import FitResult, NumpyArray
 
 if TYPE_CHECKING:
@@ -123,4 +126,13 @@ def _leave_one_out(model: "BaseFederatedMixture", result: FitResult) -> NumpyArr
     away = np.asarray(family.in_noise_units(jnp.asarray(result.look["theta"] - result.center), spread))
     if model.algorithm in ALONE:
         return left_out_of_median(away)
-    return left_out(away, result.n_rows, last_pull(model) / np.sqrt(result.n_rows) if is_pulled(model) else None)
+    counted = np.asarray(capped_rows(jnp.asarray(result.n_rows)))[:, None] * np.ones_like(result.weights)
+    if not is_pulled(model):
+        return left_out(away, counted, None)
+    algorithm = FedGrEM(family, **{name: model._options()[name] for name in ("penalty_rows", "center_solver")})
+    share = np.asarray(algorithm.share(jnp.asarray(result.weights)))
+    held = result.n_rows[:, None] * share
+    weight = counted * share * ~result.path.get("released", np.zeros(len(held), dtype=bool))[:, None]
+    if algorithm.center_solver == "redescending":
+        weight = weight * np.asarray(trust(jnp.asarray(away), jnp.asarray(held), jnp.zeros_like(away[0])))
+    return left_out(away, weight, last_pull(model) / np.sqrt(held))
