@@ -20,6 +20,9 @@ from tests.told import assert_one_error
 
 NAMES = ("north", "south", "east", "west")
 
+QUICK = ["--n-init", 2, "--penalty", 2]
+"""For fits of which something else is looked at than how they choose their penalty."""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -84,7 +87,7 @@ def test_wrong_usage_exits_with_2(arguments):
 
 
 def test_fit_saves_a_model_and_says_what_it_found(folder, tmp_path, capsys):
-    arguments = ["fit", folder / "data.parquet", "-s", "hospital", "-r", 2, "--drop", "patient,y,w", "--n-init", 2]
+    arguments = ["fit", folder / "data.parquet", "-s", "hospital", "-r", 2, "--drop", "patient,y,w", *QUICK]
     assert run(*arguments, "-o", tmp_path / "m") == 0
     out = capsys.readouterr().out
     assert "Gaussian mixture: 2 components over 4 sites, 160 rows" in out
@@ -93,7 +96,7 @@ def test_fit_saves_a_model_and_says_what_it_found(folder, tmp_path, capsys):
 
 
 def test_fit_does_not_overwrite_unless_forced(folder, model, capsys):
-    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "--columns", "a,b", "--n-init", 2, "-o", model]
+    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "--columns", "a,b", *QUICK, "-o", model]
     assert run(*arguments) == 1
     assert re.search(r"exists and is not empty; give another folder, or --force", capsys.readouterr().err)
     assert run(*arguments, "--force") == 0
@@ -101,7 +104,7 @@ def test_fit_does_not_overwrite_unless_forced(folder, model, capsys):
 
 def test_several_files_are_sites_and_predict_knows_them_by_name(folder, tmp_path, capsys):
     files = [folder / f"{name}.csv" for name in NAMES]
-    assert run("fit", *files, "-r", 2, "-o", tmp_path / "m", "--n-init", 2) == 0
+    assert run("fit", *files, "-r", 2, "-o", tmp_path / "m", *QUICK) == 0
     capsys.readouterr()
     assert run("predict", tmp_path / "m", files[1]) == 0
     captured = capsys.readouterr()
@@ -130,7 +133,20 @@ def test_a_site_that_was_not_fitted_is_judged_by_the_center_with_a_note(model, t
 
 
 def test_a_regression_predicts_the_response_and_with_it_the_component(folder, tmp_path, capsys):
-    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "--target", "y", "--columns", "b"]
+    arguments = [
+        "fit",
+        folder / "data.csv",
+        "-s",
+        "hospital",
+        "-r",
+        2,
+        "--target",
+        "y",
+        "--columns",
+        "b",
+        "--penalty",
+        2,
+    ]
     assert run(*arguments, "--weight", "w", "-o", tmp_path / "m", "--n-init", 2, "--max-rounds", 300) == 0
     assert "Mixture of linear regressions" in capsys.readouterr().out
     assert run("predict", tmp_path / "m", folder / "data.csv") == 0
@@ -236,7 +252,7 @@ def test_a_damaged_source_is_a_model_error(model, tmp_path, capsys):
 
 
 def test_a_fit_that_did_not_settle_says_so(folder, tmp_path, capsys):
-    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "--columns", "a,b", "--n-init", 2]
+    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "--columns", "a,b", *QUICK]
     assert run(*arguments, "--max-rounds", 1, "--tol", 1e-14, "-o", tmp_path / "m") == 0
     captured = capsys.readouterr()
     assert "NOT settled" in captured.out
@@ -305,7 +321,7 @@ def test_empty_cells_are_refused_or_filled_in(tmp_path, capsys):
             lines.append(f"s{k},{a:.4f}," + ("" if i % 8 == 0 else f"{b:.4f}"))
     table = tmp_path / "gaps.csv"
     table.write_text("\n".join(lines) + "\n")
-    options = ["--site", "site", "--components", "2", "--out", str(tmp_path / "model")]
+    options = ["--site", "site", "--components", "2", "--penalty", "2", "--out", str(tmp_path / "model")]
     with pytest.raises(SystemExit):
         main(["fit", str(table), *options])
     assert "missing='em'" in capsys.readouterr().err

@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
         table.select("a", "b").write_csv(folder / f"{name}.csv")
         tables.append(table.with_columns(hospital=pl.lit(name)))
     pl.concat(tables).write_csv(folder / "data.csv")
-    fit = ["fit", folder / "data.csv", "-s", "hospital", "--n-init", 1]
+    fit = ["fit", folder / "data.csv", "-s", "hospital", "--n-init", 1, "--penalty", 2]
     assert run(*fit, "-r", 2, "--columns", "a,b", "-o", folder / "model") == 0
     assert run(*fit, "-r", 1, "--columns", "b", "--target", "y", "-o", folder / "lines") == 0
     return folder
@@ -64,7 +64,21 @@ def test_data_tell_the_gain_and_rows_are_drawn_if_asked_for(folder, tmp_path):
 
 def test_several_files_may_follow_one_option(folder, tmp_path):
     page = tmp_path / "page.html"
-    assert run("fit", *(folder / f"{name}.csv" for name in NAMES), "-r", 2, "--n-init", 1, "-o", tmp_path / "m") == 0
+    assert (
+        run(
+            "fit",
+            *(folder / f"{name}.csv" for name in NAMES),
+            "-r",
+            2,
+            "--n-init",
+            1,
+            "--penalty",
+            2,
+            "-o",
+            tmp_path / "m",
+        )
+        == 0
+    )
     assert run("report", tmp_path / "m", "-o", page, "--data", *(folder / f"{name}.csv" for name in NAMES)) == 0
     assert "gain ± s.e." in page.read_text(encoding="utf-8")
 

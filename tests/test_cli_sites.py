@@ -25,7 +25,14 @@ from fedgrem.estimators.network import recipe_for
 from tests.engines.flare.studies import NAMES, AtHand, rows_of
 from tests.told import assert_one_error
 
-OPTIONS = {"n_components": 2, "n_init": 2, "max_rounds": 30, "random_state": 0}
+OPTIONS = {
+    "n_components": 2,
+    "n_init": 2,
+    "penalty": 2.0,
+    "max_rounds": 30,
+    "standard_errors": False,
+    "random_state": 0,
+}
 
 
 def run(*arguments):

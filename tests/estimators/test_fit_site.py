@@ -82,6 +82,7 @@ def test_a_regression_in_its_own_units_takes_one_more_site():
         model.fit_site(rows["site-2"], name="more")
 
 
+@pytest.mark.slow
 def test_a_custom_mixture_takes_one_more_site():
     generator = np.random.default_rng(0)
     rows = {f"site-{k}": generator.poisson(3.0, size=(50, 1)).astype(float) for k in range(4)}

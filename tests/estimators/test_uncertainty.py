@@ -102,6 +102,7 @@ def test_every_algorithm_says_what_makes_sense(algorithm):
         np.testing.assert_allclose(model.center_se_, np.broadcast_to(common, (2, 2)), rtol=0.1)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_with_a_hostile_site_among_ten():
     inside = {"center": [], "means": [], "weights": []}
     for seed in range(3):
