@@ -283,7 +283,7 @@ def test_tables_fit_the_terminal_and_say_what_they_leave_out(width, n_sites, n_c
     ]
     summary = Summary(
         "Gaussian mixture", n_components, 10, True, 2.0, [f"column {j}" for j in range(n_parameters)],
-        generator.normal(size=(n_components, n_parameters)).tolist(), share, 1.0, 3.0, 0.01, sites,
+        generator.normal(size=(n_components, n_parameters)).tolist(), None, share, 1.0, 3.0, 0.01, sites,
     )  # fmt: skip
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(summary_view(summary, width))

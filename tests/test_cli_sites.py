@@ -149,7 +149,7 @@ def test_the_log_is_printed_short_or_in_full(folder, tmp_path, capsys):
         assert run("site", "log", kit) == 0
         out = capsys.readouterr().out
         assert "local_step" in out
-        assert re.search(r"5 message\(s\) of [\d,]+ bytes have left this site", out)
+        assert re.search(r"6 message\(s\) of [\d,]+ bytes have left this site", out)
         assert run("site", "log", kit, "--full", "--last", 1) == 0
         (line,) = capsys.readouterr().out.splitlines()
         assert np.shape(json.loads(line)["sent"]["params.theta"]) == (2, 2)

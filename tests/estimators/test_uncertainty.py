@@ -10,7 +10,7 @@ from fedgrem.data.simulate import CENTERS, simulate
 from fedgrem.errors import InputError
 from fedgrem.models import load_model, save_model
 
-QUICK = {"n_init": 2, "random_state": 0}
+QUICK = {"n_init": 2, "penalty": 2.0, "random_state": 0}
 
 
 def rows_of(n_sites=3, n=60, seed=0):
@@ -46,7 +46,7 @@ def test_one_regression_has_the_errors_of_least_squares_and_of_its_intercept():
 
 
 def test_weights_of_groups_far_apart_have_the_errors_of_shares():
-    model = FederatedGaussianMixture(2, penalty=0.0, **QUICK).fit(rows_of())
+    model = FederatedGaussianMixture(2, **QUICK | {"penalty": 0.0}).fit(rows_of())
     expected = np.sqrt(model.weights_ * (1.0 - model.weights_) / 60.0)
     np.testing.assert_allclose(model.weights_se_, expected, rtol=1e-3)
 
