@@ -199,8 +199,9 @@ def cost_of(finished: Finished) -> str:
     cost, about = finished.result.cost, finished.about
     seconds = about["seconds_per_round"]
     pace = "" if seconds is None else f", {seconds:.3f} s a round"
+    before = 1 + cost["start_exchanges"] + cost.get("penalty_exchanges", 0)
     text = (
-        f"{cost['exchanges']} exchanges ({cost['start_exchanges'] + 1} before round 1){pace}; per round and site "
+        f"{cost['exchanges']} exchanges ({before} before round 1){pace}; per round and site "
         f"{cost['bytes_sent_per_round_and_site']:,} bytes to the site and "
         f"{cost['bytes_received_per_round_and_site']:,} from it."
     )
