@@ -31,7 +31,7 @@ def rounds_until_stop(movements, center_movements=None, tol=1e-6, limit=1000):
     state = LoopState(None, zero, zero, jnp.asarray(False))
     for t in range(1, limit + 1):
         center = 0.0 if center_movements is None else center_movements(t)
-        state = _advance(state, None, jnp.asarray(movements(t)), jnp.asarray(center), tol)
+        state = _advance(state, None, jnp.asarray(movements(t)) < tol, jnp.asarray(center) < tol)
         assert int(state.round) == t
         if bool(state.stop):
             return t
