@@ -14,7 +14,7 @@ from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_
 from fedgrem.kernels.center import CenterSolution, alternate_to_center, group_soft_threshold, shrink_to_center, trust
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
-LEAST_SHARE = 0.05
+LEAST_PART = 0.05
 """A component of less than this, relative to an equal share of the rows, is taken to hold this."""
 
 
@@ -189,7 +189,7 @@ class FedGrEM:
         """(..., R) what a component counts for at the center: its part of its site's rows, relative to an even one."""
         if self.penalty_rows == "site":
             return jnp.ones_like(weights)
-        return jnp.maximum(weights * weights.shape[-1], LEAST_SHARE)
+        return jnp.maximum(weights * weights.shape[-1], LEAST_PART)
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
         """Find the penalized center of every component and pull the sites towards it."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import trim_mean
 
 from fedgrem.algorithms.align import derive_key
 from fedgrem.algorithms.base import Engine
@@ -32,13 +33,14 @@ MEANWHILE = 1.0
 TWO = 2
 """Fits for each penalty, and parts that are held out."""
 ROUNDS, LOCAL_STEPS, MEMORY = 8, 10, 5
-"""Of every fit on the path: enough to tell penalties apart, and not to settle the last digits."""
+"""Of every fit on the path: enough to tell penalties apart, and not to settle the last digits. The steps of a site per
+round, and those that the center extrapolates from, are also those of a fit that is to settle."""
 NOISE_ROUNDS = 4
 """Of the path of the noise, which is found sooner."""
 TRIMMED = 0.25
 """Share of the sites left out at either end when gains are put together: what a minority sends does not matter."""
 CLEAR = 2.0
-"""Standard errors below zero at which a site loses clearly by being pulled."""
+"""Standard errors beyond which a gain or a loss counts as clear."""
 MOST_PER_ROW = 5.0
 """Of log-likelihood that one row can speak for or against a penalty: a row far from everything must not decide."""
 ENOUGH = 20.0
@@ -119,9 +121,10 @@ class Choice(NamedTuple):
         return self.site_gain[:, place], self.site_error[:, place]
 
     def as_arrays(self, fallback: bool) -> dict[str, NumpyArray]:
-        """Everything by name; with ``fallback``, which sites were given their own fit back, too."""
+        """Everything by name, and what each site gains and who was, with ``fallback``, given its own fit back."""
         arrays = {name: np.asarray(value) for name, value in self._asdict().items()}
-        return arrays | {"released": self.losers() & fallback}
+        gain, error = self.at_choice()
+        return arrays | {"chosen_gain": gain, "chosen_error": error, "released": self.losers() & fallback}
 
     def losers(self) -> NumpyArray:
         """(K,) which sites clearly lose by being pulled with the chosen penalty."""
@@ -161,7 +164,7 @@ def path_score(family: Family, data: SiteData, request: ScoreRequest) -> ScoreRe
     per_row = jax.lax.map(held_out, pairs)
     weight = data.row_weight * (part_of_row < TWO)
     n_judged = weight.sum()
-    share = weight / jnp.maximum(n_judged, 1e-300)
+    share = weight / n_judged
     # Against the middle of the path, and bounded: alone, a site of few rows may fit so badly that all else looks equal.
     away = jnp.where(weight > 0, per_row - per_row[len(per_row) // 2], 0.0)
     away = jnp.clip(jnp.nan_to_num(away, nan=-MOST_PER_ROW), -MOST_PER_ROW, MOST_PER_ROW)
@@ -306,19 +309,14 @@ def pick(gain: NumpyArray, penalties: tuple[float, ...] = PENALTIES) -> tuple[in
     gain = np.clip(np.nan_to_num(gain, nan=-worst, posinf=worst, neginf=-worst), -worst, worst)
     n_sites = len(gain)
     cut = int(TRIMMED * n_sites)
-    common = _trimmed(gain, cut)
+    common = np.asarray(trim_mean(gain, TRIMMED, axis=0))
     best = int(np.argmax(common))
     behind = np.sort(gain[:, [best]] - gain, axis=0)
     tame = np.clip(behind, behind[cut], behind[n_sites - 1 - cut])
     kept = (n_sites - 2 * cut) / n_sites
     error = tame.std(axis=0, ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.zeros(len(common))
-    close = np.flatnonzero((_trimmed(behind, cut) <= error) & np.isfinite(penalties))
-    return int(close.max(initial=-1)) if len(close) else best, common, np.asarray(error)
-
-
-def _trimmed(values: NumpyArray, cut: int) -> NumpyArray:
-    """Mean over the first axis without the ``cut`` smallest and largest."""
-    return np.asarray(np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0))
+    close = np.flatnonzero((trim_mean(behind, TRIMMED, axis=0) <= error) & np.isfinite(penalties))
+    return int(close[-1]) if len(close) else best, common, np.asarray(error)
 
 
 @jax.jit

@@ -70,12 +70,10 @@ def play_round(
     record = RoundRecord(
         uploads.log_likelihood, movement, center_movement, central.penalty, distance, iterations, in_errors, gap
     )
-    if isinstance(tol, Tolerance):
-        settled = (movement < tol.relative) | (in_errors < tol.errors)
-        return _advance(
-            state, central, settled, (center_movement < tol.relative) | (center_in_errors < tol.errors)
-        ), record
-    return _advance(state, central, movement < tol, center_movement < tol), record
+    limit = tol if isinstance(tol, Tolerance) else Tolerance(tol, 0.0)
+    settled = (movement < limit.relative) | (in_errors < limit.errors)
+    center_settled = (center_movement < limit.relative) | (center_in_errors < limit.errors)
+    return _advance(state, central, settled, center_settled), record
 
 
 def _in_errors(algorithm: Algorithm, before: Central, after: Central) -> tuple[Array, Array]:
@@ -171,7 +169,7 @@ def run(
         starts, state, choice = resume.starts, resume.state, resume.choice
         records.append(resume.records)
     cost = dict(starts.cost)
-    tol = Tolerance(plan.tol, plan.tol_errors) if plan.tol_errors > 0 else plan.tol
+    tol = Tolerance(plan.tol, plan.tol_errors)
     played, stopped = int(state.round), bool(state.stop)
     while played < plan.max_rounds and not stopped:
         state, record = engine.play(state, tol, plan.max_rounds - played)

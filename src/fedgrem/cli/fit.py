@@ -144,7 +144,7 @@ def fit(
             "n_init": n_init,
         }
         | {"random_state": seed, "criterion": criterion.value}
-        | family_options(target, covariance, missing),
+        | family_options(target is not None, covariance, missing),
     )
     save(model, out, Source(site, target))
 
@@ -159,9 +159,9 @@ def fit(
     typer.echo(f"\nSaved in {out}; see it again with: fedgrem show {out}")
 
 
-def family_options(target: str | None, covariance: Covariance, missing: Missing) -> dict[str, Any]:
+def family_options(regression: bool, covariance: Covariance, missing: Missing) -> dict[str, Any]:
     """What an estimator is told of its components."""
-    if target is not None:
+    if regression:
         return {"noise": "unit" if covariance is Covariance.identity else "shared"}
     return {"covariance": covariance.value, "missing": missing.value}
 

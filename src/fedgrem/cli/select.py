@@ -68,7 +68,10 @@ def select(
         check_folder(out, force=force)
     numbers = read_components(components)
     table, chosen = gather(data, site, target, weight, columns, drop, missing)
-    options = family_options(target, covariance, missing) | {"random_state": seed, "criterion": criterion.value}
+    options = family_options(target is not None, covariance, missing) | {
+        "random_state": seed,
+        "criterion": criterion.value,
+    }
     wanted = [numbers] if isinstance(numbers, int) else numbers
     model = fitted(table, chosen, target, weight, options | {"n_components": wanted, "tol": 1e-6})
     if out is not None:

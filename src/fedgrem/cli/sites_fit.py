@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgrem.cli.fit import Covariance, Criterion, CriterionOption, Missing
+from fedgrem.cli.fit import Covariance, Criterion, CriterionOption, Missing, family_options
 from fedgrem.cli.options import (
     Components,
     Force,
@@ -102,10 +102,7 @@ def fit(
         "n_init": n_init,
         "random_state": seed,
     }
-    if regression:
-        options["noise"] = "unit" if covariance is Covariance.identity else "shared"
-    else:
-        options |= {"covariance": covariance.value, "missing": missing.value}
+    options |= family_options(regression, covariance, missing)
     names = None if columns is None else listed(columns)
     model = _estimator(regression, options)
     fixed = isinstance(numbers, int)

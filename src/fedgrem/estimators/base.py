@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedgrem.algorithms.base import Algorithm
-from fedgrem.algorithms.path import PENALTIES
+from fedgrem.algorithms.path import LOCAL_STEPS, MEMORY, PENALTIES
 from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.pooled import InOnePot, start_plan_for
 from fedgrem.algorithms.registry import ALGORITHMS, ALONE, build_algorithm, steady_penalty
@@ -41,8 +41,6 @@ NUMERIC: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False, "ens
 
 
 PAPERS_PENALTY = 2.0
-LOCAL_STEPS, MEMORY = 10, 5
-"""Of a fit that is to settle: gradient steps of a site per round, and steps that the center extrapolates from."""
 
 
 class UnknownSiteWarning(UserWarning):
@@ -339,8 +337,7 @@ class BaseFederatedMixture(WithErrors, BaseEstimator):
         told = ("penalties", "gain", "error", "site_gain", "site_error", "noise_penalties", "noise_gain", "noise_error")
         self.penalty_path_ = {name: path[name] for name in told}
         self.covariance_penalty_ = float(path["covariance_penalty"])
-        place = int(np.flatnonzero(path["penalties"] == path["penalty"])[0])
-        self.site_gain_, self.site_gain_se_ = path["site_gain"][:, place], path["site_error"][:, place]
+        self.site_gain_, self.site_gain_se_ = path["chosen_gain"], path["chosen_error"]
         self.fitted_alone_ = path["released"]
 
     def _warn(self, result: FitResult) -> None:

@@ -15,6 +15,7 @@ from fedgrem.algorithms.align import align_to, derive_key
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.join import join
 from fedgrem.algorithms.look import Look, local_look
+from fedgrem.algorithms.registry import build_algorithm
 from fedgrem.algorithms.start import StartPlan, local_start
 from fedgrem.algorithms.verdicts import score
 from fedgrem.data.federation import Federation, Units, bucket_sizes
@@ -129,8 +130,8 @@ def _fit_one(
     start = _start(family, plan, data, request)
     one = jax.tree.map(lambda leaf: leaf[None], start.params)
     own: Params = jax.tree.map(lambda leaf: leaf[0], align_to(family, one, center))
-    options = {name: model._options()[name] for name in ("step_size", "penalty_scaling", "penalty_rows")}
-    algorithm = FedGrEM(family, **options)
+    algorithm = build_algorithm("fedgrem", family, **model._options())
+    assert isinstance(algorithm, FedGrEM)
     shared = model.algorithm != "fedgrem"
     penalty = np.inf if shared else last_pull(model)
     spread_penalty = np.inf if shared else model._spread_penalty(center.spread)

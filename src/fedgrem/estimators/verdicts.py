@@ -129,7 +129,8 @@ def _leave_one_out(model: "BaseFederatedMixture", result: FitResult) -> NumpyArr
     counted = np.asarray(capped_rows(jnp.asarray(result.n_rows)))[:, None] * np.ones_like(result.weights)
     if not is_pulled(model):
         return left_out(away, counted, None)
-    algorithm = FedGrEM(family, **{name: model._options()[name] for name in ("penalty_rows", "center_solver")})
+    algorithm = model._build_algorithm(family)
+    assert isinstance(algorithm, FedGrEM), "nothing else pulls"
     share = np.asarray(algorithm.share(jnp.asarray(result.weights)))
     held = result.n_rows[:, None] * share
     weight = counted * share * ~result.path.get("released", np.zeros(len(held), dtype=bool))[:, None]

@@ -6,14 +6,13 @@ from zlib import crc32
 
 import numpy as np
 
+from fedgrem.algorithms.path import CLEAR
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.rows import GivenRows, given_rows
 from fedgrem.types import NumpyArray
 
 ALONE = "local-em"
-CLEAR = 2.0
-"""Standard errors beyond which a difference counts as clear."""
 FEWEST_HELD = 2
 """Rows that a site must hold back to be judged: fewer have no standard error."""
 
