@@ -254,7 +254,7 @@ def test_rows_of_a_site_that_was_not_fitted_are_judged_by_the_center_with_a_warn
 
 
 def test_an_unsettled_fit_warns_with_a_remedy():
-    with pytest.warns(ConvergenceWarning, match=r"not settled after 2 rounds: .*raise max_rounds or tol"):
+    with pytest.warns(ConvergenceWarning, match=r"not settled after 2 rounds: .*raise max_rounds, tol or tol_errors"):
         FederatedGaussianMixture(2, **PLAIN | {"max_rounds": 2, "tol": 1e-12}).fit(two_sites())
 
 

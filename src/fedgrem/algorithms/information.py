@@ -17,6 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from fedgrem.families.base import Family, ScoredFamily, expect
+from fedgrem.kernels.triangular import cholesky, solve_lower
 from fedgrem.types import Array, NumpyArray, Params, SiteData
 
 ROWS_AT_ONCE = 512
@@ -88,8 +89,8 @@ def _profiled(full: Array, kept: int) -> Array:
     first, cross, noise = full[:kept, :kept], full[:kept, kept:], full[kept:, kept:]
     if noise.size == 0:
         return first
-    factor = jnp.linalg.cholesky(noise)
-    half = jax.scipy.linalg.solve_triangular(factor, cross.T, lower=True)
+    factor = cholesky(noise)
+    half = solve_lower(factor, cross.T)
     profiled = first - half.T @ half
     # Away from its own maximum a site may know nothing of its noise; it is then taken as known.
     return jnp.where(jnp.all(jnp.isfinite(profiled)), profiled, first)
@@ -100,7 +101,7 @@ def _regular(matrix: Array, n_components: int, n_rows: Array) -> Array:
     free = jnp.arange(len(matrix)) < n_components
     lifted = matrix + jnp.outer(free, free) * jnp.mean(jnp.diagonal(matrix)[:n_components])
     lifted = lifted - LEAST_CURVED * jnp.diag(jnp.diagonal(lifted)) + 1e-9 * n_rows * jnp.eye(len(matrix))
-    return jnp.all(jnp.isfinite(jnp.linalg.cholesky(lifted)))
+    return jnp.all(jnp.isfinite(cholesky(lifted)))
 
 
 # -- from scores, where a family writes them down

@@ -15,6 +15,7 @@ from fedgrem.families.base import Family
 from fedgrem.families.regression import LinearRegression
 from fedgrem.kernels.randomness import split_key
 from fedgrem.kernels.responsibilities import posterior
+from fedgrem.kernels.triangular import cholesky, solve_lower
 from fedgrem.types import Array, Params, SiteData
 
 StartKind: TypeAlias = Literal["shared", "paper", "poor"]
@@ -71,8 +72,8 @@ def _tied_em(family: Family, data: SiteData, params: Params, iterations: int) ->
         return data.columns[None] - theta[:, :, None]
 
     def log_density(theta: Array, covariance: Array) -> Array:
-        root = jnp.linalg.cholesky(covariance)
-        white = jax.vmap(lambda rest: jax.scipy.linalg.solve_triangular(root, rest, lower=True))(residuals(theta))
+        root = cholesky(covariance)
+        white = jax.vmap(lambda rest: solve_lower(root, rest))(residuals(theta))
         constant = jnp.log(jnp.diag(root)).sum() + 0.5 * size * jnp.log(2.0 * jnp.pi)
         return -0.5 * jnp.sum(white**2, axis=1) - constant
 

@@ -52,7 +52,7 @@ class Gaussian:
         if spread is None:
             return _unit_log_density(x, theta) - constant
         if self.covariance == "tied":
-            whitener = spreads.inverse_factor(spreads.unpack_factor(spread[0]))
+            whitener = spreads.whitener(spread[0])
             log_scale = jnp.sum(jnp.log(jnp.diagonal(whitener)))
             return _unit_log_density(whitener @ x, theta @ whitener.T) + log_scale - constant
         if self.covariance == "full":
@@ -71,7 +71,7 @@ class Gaussian:
         """
         if self.covariance != "tied" or spread is None or data.observed is not None:
             return self.log_density(data, theta, spread), jnp.zeros((), dtype=data.columns.dtype)
-        whitener = spreads.inverse_factor(spreads.unpack_factor(spread[0]))
+        whitener = spreads.whitener(spread[0])
         middle, scatter = _about_middle(data)
         away = theta - middle
         slopes = (away @ whitener.T) @ whitener
@@ -224,7 +224,7 @@ class Gaussian:
         if spread is None:
             return away, None
         if self.covariance in spreads.CHOLESKY:
-            whitener = _by_component(theta, spreads.inverse_factor(spreads.unpack_factor(spread)))
+            whitener = _by_component(theta, spreads.whitener(spread))
             white = whitener @ away
             rows, columns = jnp.tril_indices(theta.shape[1])
             products = white[:, rows] * white[:, columns] - (rows == columns)[:, None]
@@ -246,7 +246,7 @@ class Gaussian:
         # A component without rows has a noise all the same: one row's worth keeps its matrix regular.
         counted = jnp.maximum(counted, 1.0)
         if self.covariance in spreads.CHOLESKY:
-            whitener = _by_component(theta, spreads.inverse_factor(spreads.unpack_factor(spread)))
+            whitener = _by_component(theta, spreads.whitener(spread))
             rows, columns = jnp.tril_indices(size)
             precision = jnp.swapaxes(whitener, 1, 2) @ whitener
             return held[:, None, None] * precision, counted * (1.0 + (rows == columns))
@@ -324,6 +324,6 @@ def _unit_log_density(x: Array, theta: Array) -> Array:
 
 
 def _full_log_density(x: Array, mean: Array, spread: Array) -> Array:
-    whitener = spreads.inverse_factor(spreads.unpack_factor(spread))
+    whitener = spreads.whitener(spread)
     white = whitener @ (x - mean[:, None])
     return jnp.sum(jnp.log(jnp.diagonal(whitener))) - 0.5 * jnp.sum(white * white, axis=0)

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from math import log, pi
 from typing import Literal, TypeAlias
 
-import jax
 import jax.numpy as jnp
 
 from fedgrem.families.base import largest_eigenvalue_bound
 from fedgrem.families.sampling import draw_rows
 from fedgrem.kernels import spread as spreads
 from fedgrem.kernels.covariance import second_moments
+from fedgrem.kernels.triangular import solve_positive
 from fedgrem.types import Array, SiteData
 
 Noise: TypeAlias = Literal["unit", "shared", "component"]
@@ -31,13 +31,6 @@ def weighted_least_squares(data: SiteData, mass: Array, ridge: float) -> Array:
     lift = jnp.where(lift > 0, lift, 1.0)
     gram = gram + lift[:, None, None] * jnp.eye(x.shape[0], dtype=x.dtype)
     return solve_positive(gram, (mass * y) @ data.rows)
-
-
-def solve_positive(matrix: Array, right: Array) -> Array:
-    """Solve positive definite systems, ``(R, p, p), (R, p) -> (R, p)``: much less to compile than a general solver."""
-    factor = jnp.linalg.cholesky(matrix)
-    solution: Array = jax.scipy.linalg.cho_solve((factor, True), right[..., None])[..., 0]
-    return solution
 
 
 @dataclass(frozen=True)

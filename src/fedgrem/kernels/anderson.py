@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from fedgrem.kernels.triangular import solve_positive
 from fedgrem.types import Array
 
 GROWTH = 2.0
@@ -64,6 +65,6 @@ def correction(trail: Trail) -> Array:
     square = changes @ changes.T
     tiny = np.finfo(steps.dtype).tiny
     ridge = 100.0 * float(np.finfo(steps.dtype).eps) * jnp.trace(square) + tiny
-    share = jnp.linalg.solve(square + ridge * jnp.eye(memory, dtype=steps.dtype), changes @ trail.residuals[-1])
+    share = solve_positive(square + ridge * jnp.eye(memory, dtype=steps.dtype), changes @ trail.residuals[-1])
     moved = -share @ (steps + changes)
     return jnp.where(jnp.all(jnp.isfinite(moved)), moved, 0.0)

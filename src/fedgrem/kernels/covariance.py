@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedgrem.kernels.triangular import cholesky, inverse_lower
 from fedgrem.types import Array, SiteData
 
 
@@ -33,12 +34,11 @@ class FullGaussians(NamedTuple):
 def full_log_density(columns: Array, mean: Array, covariance: Array) -> Array:
     """Log density of every row under every Gaussian, ``(M, n)``, for ``columns`` (p, n)."""
     n_features = columns.shape[0]
-    identity = jnp.eye(n_features, dtype=columns.dtype)
 
     def one(center: Array, matrix: Array) -> Array:
-        factor = jnp.linalg.cholesky(matrix)
+        factor = cholesky(matrix)
         # The inverse of a p x p factor, then one product with all rows: faster than a solve per row.
-        whitener = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
+        whitener = inverse_lower(factor)
         white = whitener @ (columns - center[:, None])
         log_scale = jnp.sum(jnp.log(jnp.diagonal(factor)))
         return -0.5 * jnp.sum(white * white, axis=0) - log_scale - 0.5 * n_features * log(2.0 * pi)

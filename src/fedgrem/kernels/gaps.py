@@ -11,6 +11,7 @@ from math import log, pi
 import jax
 import jax.numpy as jnp
 
+from fedgrem.kernels.triangular import cholesky, solve_lower
 from fedgrem.types import Array
 
 
@@ -19,8 +20,8 @@ def _seen_precision(observed: Array, covariance: Array) -> tuple[Array, Array]:
     identity = jnp.eye(covariance.shape[0], dtype=covariance.dtype)
 
     def one(seen: Array) -> tuple[Array, Array]:
-        factor = jnp.linalg.cholesky(seen[:, None] * covariance * seen + (1.0 - seen) * identity)
-        half = jax.scipy.linalg.solve_triangular(factor, seen * identity, lower=True)
+        factor = cholesky(seen[:, None] * covariance * seen + (1.0 - seen) * identity)
+        half = solve_lower(factor, seen * identity)
         return half.T @ half, 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor)))
 
     return jax.vmap(one)(observed.T)

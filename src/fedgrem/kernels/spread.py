@@ -11,10 +11,10 @@ entries below the diagonal of :math:`L_0^{-1} L`.
 
 from math import sqrt
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedgrem.kernels.triangular import cholesky, inverse_lower
 from fedgrem.types import Array
 
 CHOLESKY = ("tied", "full")
@@ -51,17 +51,15 @@ def unpack_factor(spread: Array) -> Array:
     return jnp.where(rows >= columns, square, 0.0)
 
 
-def inverse_factor(factor: Array) -> Array:
-    """Inverses of lower triangular matrices ``(..., p, p)``."""
-    identity = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
-    inverse: Array = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
-    return inverse
+def whitener(spread: Array) -> Array:
+    """Inverses ``(..., p, p)`` of the factors of Cholesky spreads: what makes their Gaussians white."""
+    return inverse_lower(unpack_factor(spread))
 
 
 def from_covariance(kind: str, covariance: Array) -> Array:
     """The spread ``(..., s)`` of positive definite matrices ``(..., p, p)``; their diagonal is all "diag" looks at."""
     if kind in CHOLESKY:
-        return pack_factor(jnp.linalg.cholesky(covariance))
+        return pack_factor(cholesky(covariance))
     variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
     if kind == "spherical":
         variance = variance.mean(axis=-1, keepdims=True)
@@ -80,7 +78,7 @@ def to_covariance(kind: str, spread: Array, n_features: int) -> Array:
 def in_noise_units(kind: str, points: Array, spread: Array) -> Array:
     r"""Points ``(..., p)`` in coordinates in which a Gaussian of this spread ``(..., s)`` has unit covariance."""
     if kind in CHOLESKY:
-        return jnp.einsum("...pq,...q->...p", inverse_factor(unpack_factor(spread)), points)
+        return jnp.einsum("...pq,...q->...p", whitener(spread), points)
     return points * jnp.exp(-jnp.clip(spread, -MOST, MOST))
 
 
@@ -107,7 +105,7 @@ def relative_spread(kind: str, spread: Array, reference: Array, n_features: int)
     """
     if kind not in CHOLESKY:
         return _per_log(kind, n_features) * (spread - reference)
-    packed = pack_factor(inverse_factor(unpack_factor(reference)) @ unpack_factor(spread))
+    packed = pack_factor(whitener(reference) @ unpack_factor(spread))
     return packed * _diagonal_scale(n_features)
 
 
