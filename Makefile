@@ -33,7 +33,7 @@ lock: ## Rewrite constraints.txt from the newest versions
 	@rm -rf .venv-lock
 	$(call install,.venv-lock,,dev)
 	@{ sed '/^[^#]/,$$d' constraints.txt; \
-	   .venv-lock/bin/python -m pip freeze --all --exclude-editable --exclude setuptools; } > constraints.tmp
+	   .venv-lock/bin/python -m pip freeze --all --exclude-editable; } > constraints.tmp
 	@mv constraints.tmp constraints.txt
 	@rm -rf .venv-lock
 

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
 from fedgrem.errors import FedGrEMError, InputError, InputTypeError, ShapeError
-from fedgrem.estimators.base import UnknownSiteWarning
+from fedgrem.estimators.fitted import UnknownSiteWarning
 
 GENERATOR = np.random.default_rng(0)
 
