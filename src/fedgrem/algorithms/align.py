@@ -50,7 +50,7 @@ def align_to(family: Family, params: Params, common: Params) -> Params:
 
 def _common_noise(params: Params) -> Array | None:
     """One spread ``(1, s)`` for all sites and components, ``(K, C, s)``: labels are not known yet."""
-    return None if params.spread is None else jnp.median(params.spread, axis=(0, 1))[None]
+    return None if params.spread is None else jnp.asarray(np.median(params.spread, axis=(0, 1))[None])
 
 
 def _relabelled(params: Params, order: NumpyArray) -> Params:
@@ -64,7 +64,8 @@ def _relabelled(params: Params, order: NumpyArray) -> Params:
 
 def middle_of(params: Params) -> Params:
     """The coordinate-wise median of aligned starts, ``(R,), (R, q)``."""
-    middle: Params = jax.tree.map(lambda leaf: jnp.median(leaf, axis=0), params)
+    # In NumPy, where nothing is to be compiled.
+    middle: Params = jax.tree.map(lambda leaf: jnp.asarray(np.median(leaf, axis=0)), params)
     return middle._replace(weights=middle.weights / middle.weights.sum())
 
 
@@ -76,11 +77,14 @@ def candidates(params: Params, common: Params, log_likelihood: Array, n_rows: Ar
     Params of shape (K, M, R) and (K, M, R, q). A hostile donor costs a site one try: each judges by its own rows.
     """
     n_sites = params.weights.shape[0]
-    donors = np.argsort(-np.asarray(log_likelihood / n_rows), kind="stable")[: min(plan.donors, n_sites)]
+    fit = np.asarray(log_likelihood) / np.asarray(n_rows)
+    donors = np.argsort(-fit, kind="stable")[: min(plan.donors, n_sites)]
 
     def stack(own: Array, shared: Array) -> Array:
-        everyone = jnp.concatenate([shared[None], own[donors]])
-        return jnp.concatenate([own[:, None], jnp.broadcast_to(everyone, (n_sites, *everyone.shape))], axis=1)
+        mine, common = np.asarray(own), np.asarray(shared)
+        everyone = np.concatenate([common[None], mine[donors]])
+        everyone = np.broadcast_to(everyone, (n_sites, *everyone.shape))
+        return jnp.asarray(np.concatenate([mine[:, None], everyone], axis=1))
 
     stacked: Params = jax.tree.map(stack, params, common)
     return stacked

@@ -54,11 +54,11 @@ def local_look(family: Family, data: SiteData, center: Params) -> Look:
 
 def look_around(engine: Engine, central: Central) -> dict[str, NumpyArray]:
     """Ask every site for a look from the center; stacked arrays by name, NaN where a site did not answer."""
-    weights = jnp.median(central.params.weights, axis=0)
+    weights = np.median(central.params.weights, axis=0)
     center = Params(weights / weights.sum(), central.center, central.spread)
     n_sites = len(engine.site_names)
-    look: Look = engine.ask(
-        "local_look", jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n_sites, *leaf.shape)), center)
-    )
+    # Copied in NumPy: nothing to compile.
+    sent: Params = jax.tree.map(lambda leaf: jnp.asarray(np.tile(leaf, (n_sites, *(1,) * np.ndim(leaf)))), center)
+    look: Look = engine.ask("local_look", sent)
     found = {"theta": look.params.theta, "log_likelihood": look.log_likelihood, "at_center": look.at_center}
     return {name: np.array(leaf) for name, leaf in found.items()}

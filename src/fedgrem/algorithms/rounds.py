@@ -159,11 +159,7 @@ def run(
     if resume is None:
         starts = find_starts(engine, plan, algorithm.family, tell)
         count = jnp.asarray(0)
-        central = algorithm.central_start(starts.params, starts.n_rows)
-        choice = _choose(algorithm, engine, plan, starts, tell)
-        if choice is not None and isinstance(algorithm, FedGrEM):
-            pulled = jnp.asarray(~choice.losers()) if plan.fallback else central.extra.pulled
-            central = algorithm.with_penalties(central, choice.penalty, choice.covariance_penalty, pulled)
+        central, choice = _begin(algorithm, engine, plan, starts, tell)
         state = LoopState(central, count, count, jnp.asarray(False))
     else:
         starts, state, choice = resume.starts, resume.state, resume.choice
@@ -199,19 +195,22 @@ def run(
     return result
 
 
-def _choose(
+def _begin(
     algorithm: Algorithm, engine: Engine, plan: Plan, starts: Starts, tell: Callable[[Progress], None]
-) -> Choice | None:
-    """The comparison of penalties, where there is something to compare."""
+) -> tuple[Central, Choice | None]:
+    """What the center holds before round 1; where there are penalties to compare, with the one that was chosen."""
+    central = algorithm.central_start(starts.params, starts.n_rows)
     if not plan.path or not isinstance(algorithm, FedGrEM) or len(engine.site_names) < 2:
-        return None
+        return central, None
 
     def say(number: int) -> None:
         tell(Progress("penalties", number, ROUNDS, float("nan")))
 
-    return choose_penalty(
+    choice = choose_penalty(
         algorithm, engine, starts.params, starts.n_rows, plan.seed, say, plan.path, plan.given_penalty
     )
+    pulled = jnp.asarray(~choice.losers()) if plan.fallback else central.extra.pulled
+    return algorithm.with_penalties(central, choice.penalty, choice.covariance_penalty, pulled), choice
 
 
 def _joined(records: list[RoundRecord]) -> RoundRecord:

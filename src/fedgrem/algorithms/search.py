@@ -59,7 +59,7 @@ def find_starts(
     params = align(family, reply.params, start, plan.seed)
     if params.spread is not None and start.n_components > 1:
         # Alone, a site may fit its noise to a poor partition; starting again in common units, it does so less often.
-        noise = jnp.broadcast_to(jnp.median(params.spread, axis=(0, 1)), params.spread.shape)
+        noise = jnp.asarray(np.broadcast_to(np.median(params.spread, axis=(0, 1)), params.spread.shape))
         reply = exchange("local_start", "starts", nothing._replace(spread=noise))
         params = align(family, reply.params, start, plan.seed)
     common = middle_of(params)

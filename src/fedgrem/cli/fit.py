@@ -135,15 +135,7 @@ def fit(
         chosen,
         target,
         weight,
-        {
-            "n_components": numbers,
-            "penalty": penalty_of(penalty),
-            "max_rounds": max_rounds,
-            "tol": tol,
-            "tol_errors": tol_errors,
-            "n_init": n_init,
-        }
-        | {"random_state": seed, "criterion": criterion.value}
+        fit_options(numbers, penalty, criterion, max_rounds, tol, tol_errors, n_init, seed)
         | family_options(target is not None, covariance, missing),
     )
     save(model, out, Source(site, target))
@@ -157,6 +149,29 @@ def fit(
         print_selection(summary.selection)
     print_summary(summary)
     typer.echo(f"\nSaved in {out}; see it again with: fedgrem show {out}")
+
+
+def fit_options(
+    numbers: int | str | list[int],
+    penalty: str,
+    criterion: Criterion,
+    max_rounds: int,
+    tol: float,
+    tol_errors: float,
+    n_init: int,
+    seed: int,
+) -> dict[str, Any]:
+    """What an estimator is told of the fit."""
+    return {
+        "n_components": numbers,
+        "penalty": penalty_of(penalty),
+        "criterion": criterion.value,
+        "max_rounds": max_rounds,
+        "tol": tol,
+        "tol_errors": tol_errors,
+        "n_init": n_init,
+        "random_state": seed,
+    }
 
 
 def family_options(regression: bool, covariance: Covariance, missing: Missing) -> dict[str, Any]:

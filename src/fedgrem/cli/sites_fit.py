@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgrem.cli.fit import Covariance, Criterion, CriterionOption, Missing, family_options
+from fedgrem.cli.fit import Covariance, Criterion, CriterionOption, Missing, family_options, fit_options
 from fedgrem.cli.options import (
     Components,
     Force,
@@ -20,7 +20,6 @@ from fedgrem.cli.options import (
     Tolerance,
     ToleranceInErrors,
     listed,
-    penalty_of,
     read_components,
 )
 from fedgrem.cli.sites_search import DONE, RUNS, is_candidate, next_fit, search_of
@@ -93,16 +92,8 @@ def fit(
     place = open_study(study)
     check_folder(out, force=force)
     numbers = read_components(components)
-    options: dict[str, Any] = {"n_components": numbers, "algorithm": algorithm, "penalty": penalty_of(penalty)}
-    options |= {
-        "criterion": criterion.value,
-        "max_rounds": max_rounds,
-        "tol": tol,
-        "tol_errors": tol_errors,
-        "n_init": n_init,
-        "random_state": seed,
-    }
-    options |= family_options(regression, covariance, missing)
+    options = fit_options(numbers, penalty, criterion, max_rounds, tol, tol_errors, n_init, seed)
+    options |= {"algorithm": algorithm} | family_options(regression, covariance, missing)
     names = None if columns is None else listed(columns)
     model = _estimator(regression, options)
     fixed = isinstance(numbers, int)
