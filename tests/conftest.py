@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 MAPS = Path("/proc/self/maps")
+LONGEST = ("the_shell_commands_of_the_readme", "test_end_to_end", "test_refusals", "test_simulator", "killed_half_way")
 MANY_MAPS = 20_000
 """A loaded program takes dozens of memory maps, of which Linux allows a process 65,530: beyond that JAX crashes."""
 
@@ -36,6 +37,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("fedgrem")
+
+
+def pytest_xdist_auto_num_workers(config):
+    """One more than there are cores: some tests wait for other processes."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items):
+    """The longest first, so that no worker begins one when all others are done."""
+    items.sort(key=lambda item: not any(name in item.nodeid for name in LONGEST))
 
 
 @pytest.fixture(autouse=True)

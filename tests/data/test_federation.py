@@ -168,11 +168,11 @@ def test_stacking_lists_every_site_once_and_keeps_its_rows(monkeypatch):
 
 
 def test_similar_sites_share_one_bucket():
-    assert bucket_sizes([150, 149, 151]) == [(152, [0, 1, 2])]
+    assert bucket_sizes([150, 149, 151]) == [(160, [0, 1, 2])]
 
 
 def test_one_large_site_does_not_blow_up_the_rest():
-    assert bucket_sizes([100, 100_000, 100, 100]) == [(100_032, [1]), (104, [0, 2, 3])]
+    assert bucket_sizes([100, 100_000, 100, 100]) == [(100_352, [1]), (112, [0, 2, 3])]
 
 
 def test_padding_stays_within_a_factor_of_two_where_buckets_are_free(monkeypatch):

@@ -77,7 +77,7 @@ def test_sites_group_by_group_answer_as_all_at_once(monkeypatch):
         return sent * (data.columns @ data.row_weight), data.row_weight.sum()
 
     expected = _all_at_once(step, bucket, factor)
-    monkeypatch.setattr(inprocess, "ROWS_AT_ONCE", 50)  # two sites at a time, and one left over
+    monkeypatch.setattr(inprocess, "ROWS_AT_ONCE", 64)  # two sites at a time, and one left over
     for found, wanted in zip(_group_by_group(step, bucket, factor), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
 

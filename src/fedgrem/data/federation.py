@@ -13,6 +13,8 @@ from fedgrem.types import Array, NumpyArray, SiteData
 
 BUCKET_OVERHEAD = 4096
 """Padded rows that one more compiled bucket must save to be worth it."""
+FINEST, COARSEST = 16, 512
+"""Rows: padded sizes are multiples of the first, from thousands of rows on of the second, an eighth of n in between."""
 
 
 @dataclass(frozen=True)
@@ -160,14 +162,15 @@ def bucket_sizes(n_rows: Sequence[int]) -> list[tuple[int, list[int]]]:
     """Group sites by size: a list of (padded size, site indices), largest first.
 
     A new bucket begins where a site is less than half the bucket's size and padding all the rest to it would cost more
-    than a bucket does. Sizes are rounded up a little, so that similar federations share a compiled program.
+    than a bucket does. Sizes are rounded up a little, so that similar federations share a compiled program: compiling
+    takes far longer than a fit of so many rows.
 
     Examples
     --------
     >>> bucket_sizes([150, 150])
-    [(152, [0, 1])]
+    [(160, [0, 1])]
     >>> [(size, len(members)) for size, members in bucket_sizes([100_000] + [100] * 50)]
-    [(100032, 1), (104, 50)]
+    [(100352, 1), (112, 50)]
     """
     by_size = np.argsort([-n for n in n_rows], kind="stable").tolist()
     buckets: list[tuple[int, list[int]]] = []
@@ -175,8 +178,8 @@ def bucket_sizes(n_rows: Sequence[int]) -> list[tuple[int, list[int]]]:
         n = n_rows[k]
         waste = (buckets[-1][0] - n) * (len(by_size) - place) if buckets else 0
         if not buckets or (2 * n < buckets[-1][0] and waste > BUCKET_OVERHEAD):
-            grain = 8 if n < 512 else 64
-            buckets.append((max(grain, -(-n // grain) * grain), []))
+            grain = min(max(2 ** (n.bit_length() - 4), FINEST), COARSEST)
+            buckets.append((-(-n // grain) * grain, []))
         buckets[-1][1].append(k)
     return [(size, sorted(members)) for size, members in buckets]
 

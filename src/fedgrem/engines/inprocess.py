@@ -127,10 +127,12 @@ def _play(
     algorithm: Algorithm, buckets: Stacked, order: Array, state: LoopState, tol: float | Tolerance, limit: int
 ) -> tuple[LoopState, RoundRecord, Array]:
     ask = partial(_at_every_site, algorithm.local_step, buckets, order)
+    # Its shapes are asked for before it is played: as a program of its own it is traced once for both.
+    one_round = jax.jit(lambda state: play_round(algorithm, ask, state, tol), inline=True)
 
     def once(carry: tuple[LoopState, RoundRecord, Array]) -> tuple[LoopState, RoundRecord, Array]:
         state, records, played = carry
-        state, record = play_round(algorithm, ask, state, tol)
+        state, record = one_round(state)
         records = jax.tree.map(lambda kept, new: kept.at[played].set(new), records, record)
         return state, records, played + 1
 
@@ -138,7 +140,7 @@ def _play(
         state, _, played = carry
         return (played < jnp.minimum(limit, BLOCK)) & ~state.stop
 
-    _, shapes = jax.eval_shape(lambda: play_round(algorithm, ask, state, tol))
+    _, shapes = jax.eval_shape(one_round, state)
     empty = jax.tree.map(lambda s: jnp.zeros((BLOCK, *s.shape), s.dtype), shapes)
     state, records, played = jax.lax.while_loop(keep_going, once, (state, empty, jnp.asarray(0)))
     return state, records, played
