@@ -5,6 +5,8 @@ PYTHON ?= python3
 .DELETE_ON_ERROR:
 .PHONY: help demo test check bench test-lowest lock clean
 
+# Tests of one file share what they have fitted and compiled; tests/conftest.py says which files come first.
+BY_FILE := -n auto --dist loadfile --no-loadscope-reorder
 PIP_INSTALL := -m pip install --disable-pip-version-check -qq
 
 help: ## List the targets
@@ -14,7 +16,7 @@ demo: .venv/installed ## Fit simulated sites and show what federating them gains
 	@.venv/bin/fedgrem demo
 
 test: .venv/installed ## Run the tests, doctests included
-	@.venv/bin/python -m pytest -n auto
+	@.venv/bin/python -m pytest $(BY_FILE)
 
 check: .venv/installed ## Check style, format, types and import rules
 	@.venv/bin/ruff check .
@@ -26,7 +28,7 @@ bench: .venv/installed ## Measure speed
 	@.venv/bin/python benchmarks/run.py
 
 test-lowest: .venv-lowest/installed ## Run the tests on the lowest supported versions (Python 3.11)
-	@.venv-lowest/bin/python -m pytest -n auto
+	@.venv-lowest/bin/python -m pytest $(BY_FILE)
 
 lock: ## Rewrite constraints.txt from the newest versions
 	$(call require_python,>=)

@@ -1,6 +1,7 @@
 """What every test gets: double precision in a scope, a compilation cache shared by the workers, fixed examples."""
 
 import os
+from itertools import count
 from pathlib import Path
 
 # Programs here are compiled often and run briefly: spend less on optimizing them (the second flag alone saves half of
@@ -15,9 +16,23 @@ from threadpoolctl import threadpool_limits
 
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 MAPS = Path("/proc/self/maps")
-LONGEST = ("the_shell_commands_of_the_readme", "test_end_to_end", "test_refusals", "test_simulator", "killed_half_way")
-MANY_MAPS = 20_000
+LONGEST = (
+    "tests/test_examples.py",
+    "tests/estimators/test_sklearn_checks.py",
+    "tests/engines/flare/test_engine.py",
+    "tests/estimators/test_covariances.py",
+    "tests/conformance/test_engines.py",
+    "tests/test_cli.py",
+    "tests/estimators/test_estimators.py",
+    "tests/engines/flare/test_end_to_end.py",
+    "tests/estimators/test_missing.py",
+)
+"""Files whose tests take minutes together."""
+MANY_MAPS = 40_000
 """A loaded program takes dozens of memory maps, of which Linux allows a process 65,530: beyond that JAX crashes."""
+EVERY = 10
+"""Tests after which they are counted: that takes a while, too."""
+finished = count(1)
 
 # One program per shape, compiled once for all workers and all runs, however small it is.
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
@@ -45,15 +60,16 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(items):
-    """The longest first, so that no worker begins one when all others are done."""
-    items.sort(key=lambda item: not any(name in item.nodeid for name in LONGEST))
+    """The longest files first, so that no worker begins one when all others are done."""
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)
 def _few_programs():
     """Unload compiled programs before there are too many; they are still on disk."""
     yield
-    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY_MAPS:
+    if next(finished) % EVERY == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY_MAPS:
         jax.clear_caches()
 
 
