@@ -279,7 +279,7 @@ def _pulls(algorithm: FedGrEM, central: Central, shared: NumpyArray, counted: Nu
     threshold = np.asarray(central.penalty / jnp.sqrt(held) / step, dtype=float)
     weight = counted[:, None] * np.asarray(held / central.n_rows[:, None], dtype=float)
     weight = weight * np.asarray(central.extra.pulled)[:, None] * _trust(algorithm, central, held, threshold)
-    strength = weight * threshold
+    strength = np.multiply(weight, threshold, out=np.zeros_like(weight), where=weight > 0)
     gone = np.asarray(vanished(central.params.weights, central.n_rows))
     found = []
     for k, r in zip(*(index.tolist() for index in np.nonzero(~shared & ~gone)), strict=True):
