@@ -41,6 +41,9 @@ TRIMMED = 0.25
 """Share of the sites left out at either end when gains are put together: what a minority sends does not matter."""
 CLEAR = 2.0
 """Standard errors beyond which a gain or a loss counts as clear."""
+RELEASED = 3.0
+"""Standard errors of a loss beyond which a site is fitted alone: of dozens of sites some lose by two of them by chance,
+and fitting those alone costs more than the pull does."""
 MOST_PER_ROW = 5.0
 """Of log-likelihood that one row can speak for or against a penalty: a row far from everything must not decide."""
 ENOUGH = 20.0
@@ -129,7 +132,7 @@ class Choice(NamedTuple):
     def losers(self) -> NumpyArray:
         """(K,) which sites clearly lose by being pulled with the chosen penalty."""
         gain, error = self.at_choice()
-        return np.asarray(gain < -CLEAR * error)
+        return np.asarray(gain < -RELEASED * error)
 
 
 # -- at a site

@@ -40,7 +40,7 @@ NOTES = {
     "within a standard error of the best was taken.",
     "penalty marks": "Thin lines are sites, orange ones those that were given their own fit back; the thick one is "
     "their mean without the highest and lowest quarter, with its standard error against the best.",
-    "released": "Clearly worse off together than alone, by more than two standard errors, and therefore fitted alone:",
+    "released": "Worse off together than alone by more than three standard errors, and therefore fitted alone:",
     "nobody released": "No site was clearly worse off together than alone.",
     "means": "Each number is the typical value of a column within a component, in the column's own unit.",
     "coef": "Each number is how much the response rises with one unit of the column, within a component.",
