@@ -179,7 +179,7 @@ def bucket_sizes(n_rows: Sequence[int]) -> list[tuple[int, list[int]]]:
         waste = (buckets[-1][0] - n) * (len(by_size) - place) if buckets else 0
         if not buckets or (2 * n < buckets[-1][0] and waste > BUCKET_OVERHEAD):
             grain = min(max(2 ** (n.bit_length() - 4), FINEST), COARSEST)
-            buckets.append((-(-n // grain) * grain, []))
+            buckets.append((max(grain, -(-n // grain) * grain), []))
         buckets[-1][1].append(k)
     return [(size, sorted(members)) for size, members in buckets]
 
