@@ -60,7 +60,8 @@ def one_seed(model: str, h: float, hostile: int, seed: int) -> tuple[NumpyArray,
         return result, time.perf_counter() - began
 
     chosen, together = fit(ours, plan._replace(path=PENALTIES, fallback=True))
-    only, _ = fit(ours, plan._replace(path=PENALTIES))
+    # Where no site was given its own fit back, there is nothing to compare.
+    only = fit(ours, plan._replace(path=PENALTIES))[0] if chosen.path["released"].any() else chosen
     fixed = [fit(FedGrEM(family, penalty=c, **fast), plan) for c in GRID]
     found = [errors(result, truth) for result in (chosen, only, *(result for result, _ in fixed))]
     seconds = np.array([searched + fixed[6][1], searched + together, float(chosen.path["penalty"])])

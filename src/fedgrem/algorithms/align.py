@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.start import StartPlan
@@ -50,12 +49,12 @@ def align_to(family: Family, params: Params, common: Params) -> Params:
 
 def _common_noise(params: Params) -> Array | None:
     """One spread ``(1, s)`` for all sites and components, ``(K, C, s)``: labels are not known yet."""
-    return None if params.spread is None else jnp.asarray(np.median(params.spread, axis=(0, 1))[None])
+    return None if params.spread is None else jax.device_put(np.median(params.spread, axis=(0, 1))[None])
 
 
 def _relabelled(params: Params, order: NumpyArray) -> Params:
     def own(leaf: Array) -> Array:
-        return jnp.asarray(relabel(np.asarray(leaf), order)) if leaf.shape[1] == order.shape[1] else leaf
+        return jax.device_put(relabel(np.asarray(leaf), order)) if leaf.shape[1] == order.shape[1] else leaf
 
     # A spread that all components share has no labels.
     relabelled: Params = jax.tree.map(own, params)
@@ -65,8 +64,9 @@ def _relabelled(params: Params, order: NumpyArray) -> Params:
 def middle_of(params: Params) -> Params:
     """The coordinate-wise median of aligned starts, ``(R,), (R, q)``."""
     # In NumPy, where nothing is to be compiled.
-    middle: Params = jax.tree.map(lambda leaf: jnp.asarray(np.median(leaf, axis=0)), params)
-    return middle._replace(weights=middle.weights / middle.weights.sum())
+    middle = jax.tree.map(lambda leaf: np.median(leaf, axis=0), params)
+    common: Params = jax.device_put(middle._replace(weights=middle.weights / middle.weights.sum()))
+    return common
 
 
 def candidates(params: Params, common: Params, log_likelihood: Array, n_rows: Array, plan: StartPlan) -> Params:
@@ -84,7 +84,7 @@ def candidates(params: Params, common: Params, log_likelihood: Array, n_rows: Ar
         mine, common = np.asarray(own), np.asarray(shared)
         everyone = np.concatenate([common[None], mine[donors]])
         everyone = np.broadcast_to(everyone, (n_sites, *everyone.shape))
-        return jnp.asarray(np.concatenate([mine[:, None], everyone], axis=1))
+        return jax.device_put(np.concatenate([mine[:, None], everyone], axis=1))
 
     stacked: Params = jax.tree.map(stack, params, common)
     return stacked

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 
 from fedgrem.families.base import Family
@@ -54,11 +55,13 @@ class Engine(Protocol):
         ...
 
 
+@jax.jit
 def capped_rows(n_rows: Array) -> Array:
     """Site weights at the center: rows, but at most ``WEIGHT_CAP`` times the median site's."""
     return jnp.minimum(n_rows, WEIGHT_CAP * jnp.median(n_rows))
 
 
+@jax.jit
 def vanished(weights: Array, n_rows: Array) -> Array:
     """Components ``(K, R)`` of which a site holds less than one row."""
     return weights * n_rows[:, None] < 1.0

@@ -32,11 +32,15 @@ MEANWHILE = 1.0
 """The penalty of everything else while that of the noise is chosen."""
 TWO = 2
 """Fits for each penalty, and parts that are held out."""
-ROUNDS, LOCAL_STEPS, MEMORY = 8, 10, 5
-"""Of every fit on the path: enough to tell penalties apart, and not to settle the last digits. The steps of a site per
-round, and those that the center extrapolates from, are also those of a fit that is to settle."""
+ROUNDS = 8
+"""Of every fit on the path: enough to tell penalties apart, and not to settle the last digits."""
+LOCAL_STEPS, MEMORY = 10, 5
+"""Of a fit that is to settle: steps of a site per round, and steps that the center extrapolates from. On the path the
+family says how many a site takes: where they are short, too few leave large penalties behind small ones."""
 NOISE_ROUNDS = 4
 """Of the path of the noise, which is found sooner."""
+TOGETHER = 2.8
+"""The largest penalty whose fit the sites may begin the rounds at."""
 TRIMMED = 0.25
 """Share of the sites left out at either end when gains are put together: what a minority sends does not matter."""
 CLEAR = 2.0
@@ -185,7 +189,7 @@ def _part_of_row(request: PathRequest | ScoreRequest, data: SiteData) -> Array:
 
 def hurried(algorithm: FedGrEM) -> FedGrEM:
     """The algorithm in few rounds, whatever its own options say of them."""
-    return replace(algorithm, local_steps=LOCAL_STEPS, memory=MEMORY)
+    return replace(algorithm, local_steps=algorithm.family.path_steps, memory=MEMORY)
 
 
 # -- at the center
@@ -200,16 +204,19 @@ def choose_penalty(
     tell: Callable[[int], None],
     penalties: tuple[float, ...] = PENALTIES,
     given: float | None = None,
-) -> Choice:
+) -> tuple[Choice, Params]:
     """Play the path from aligned starts ``(K, ...)`` and pick; ``tell`` is called with the number of each round.
+
+    Also returns where the sites are to begin the fit: those that a strong pull serves better than fitting alone, where
+    that has taken them. Alone, each is in an optimum of its own; from there even the right pull may not bring it back.
 
     Where the noise is estimated and its penalty not given, that is chosen first, on a path of its own: far more numbers
     are shrunk there than in a component's mean, and what is good for one is not good for the other. With a penalty
-    ``given``, the path only tells what the sites gain by it.
+    ``given``, the path only tells what the sites gain by it, and they begin at their starts.
     """
-    keys = jnp.asarray(np.stack([derive_key(seed, name, "parts") for name in engine.site_names]))
+    keys = jax.device_put(np.stack([derive_key(seed, name, "parts") for name in engine.site_names]))
     enough = float(np.median(n_rows)) >= ENOUGH * params.weights.shape[1]
-    parts = jnp.full(len(n_rows), TWO if enough else 2 * TWO, dtype=jnp.int32)
+    parts = jax.device_put(np.full(len(n_rows), TWO if enough else 2 * TWO, dtype=np.int32))
     walk = partial(_walk, hurried(algorithm), engine, params, n_rows, (keys, parts))
     fixed = algorithm.covariance_penalty
     nothing, exchanges, numbers, said = np.zeros(0), 0, 0, 0
@@ -224,7 +231,8 @@ def choose_penalty(
     trip = walk(penalties, along_noise, ROUNDS, lambda number: tell(said + number))
     place, gain, error = pick(trip.gain, penalties)
     penalty = float(penalties[place]) if given is None else given
-    return Choice(
+    begin = params if given is not None else _begin_together(params, trip, penalties)
+    choice = Choice(
         penalty=penalty,
         covariance_penalty=penalty if fixed is None else float(fixed),
         penalties=np.array(penalties),
@@ -238,6 +246,20 @@ def choose_penalty(
         exchanges=exchanges + trip.exchanges,
         numbers=numbers + trip.numbers,
     )
+    return choice, begin
+
+
+def _begin_together(params: Params, trip: "_Trip", penalties: tuple[float, ...]) -> Params:
+    """Where the sites begin: at the fit with a strong pull, or, where that loses on held-out rows, at their starts."""
+    place = max(m for m, penalty in enumerate(penalties) if penalty <= TOGETHER)
+    gains = trip.gain[:, place] > 0
+
+    def first(start: Array, members: Array) -> Array:
+        there, here = np.asarray(members)[TWO * place], np.asarray(start)
+        return jax.device_put(np.where(gains.reshape(-1, *(1,) * (here.ndim - 1)), there, here))
+
+    begin: Params = jax.tree.map(first, params, trip.params)
+    return begin
 
 
 def first_requests(
@@ -248,7 +270,7 @@ def first_requests(
     alone, rows = jax.tree.map(lambda leaf: leaf[None], (params, n_rows))
     held = _begin(playing, along, along, alone, rows)
     cut = key, jnp.asarray(TWO, dtype=jnp.int32)
-    step, members = jax.tree.map(lambda leaf: leaf[0], (_mail(playing, held), _sites_first(held.params)))
+    step, members = jax.tree.map(lambda leaf: leaf[0], (_mail(playing, held), _members(held)))
     return PathRequest(*cut, step), ScoreRequest(*cut, members)
 
 
@@ -259,6 +281,8 @@ class _Trip(NamedTuple):
     """(K, M)"""
     error: NumpyArray
     """(K, M)"""
+    params: Params
+    """(B, K, ...) where the fits ended."""
     exchanges: int
     numbers: int
 
@@ -275,7 +299,8 @@ def _walk(
     tell: Callable[[int], None],
 ) -> _Trip:
     """Play the fits of a path and let the sites judge them."""
-    along, along_noise = (jnp.repeat(jnp.asarray(c, dtype=params.theta.dtype), TWO) for c in (penalties, noise))
+    dtype = params.theta.dtype
+    along, along_noise = (jax.device_put(np.repeat(np.array(c, dtype=dtype), TWO)) for c in (penalties, noise))
     held = _begin(algorithm, along, along_noise, params, n_rows)
     numbers = 0
     for number in range(1, rounds + 1):
@@ -284,10 +309,10 @@ def _walk(
         reply: PathReply = engine.ask("path_step", request)
         held = _advance(algorithm, held, reply.members)
         numbers += _count((request, reply))
-    score = ScoreRequest(*cut, _sites_first(held.params))
+    score = ScoreRequest(*cut, _members(held))
     judged: ScoreReply = engine.ask("path_score", score)
     gain, error = (np.asarray(told, dtype=float) for told in (judged.gain, judged.error))
-    return _Trip(gain, error, rounds + 1, numbers + _count((score, judged)))
+    return _Trip(gain, error, held.params, rounds + 1, numbers + _count((score, judged)))
 
 
 def pick(gain: NumpyArray, penalties: tuple[float, ...] = PENALTIES) -> tuple[int, NumpyArray, NumpyArray]:
@@ -337,6 +362,12 @@ def _begin(algorithm: FedGrEM, along: Array, along_noise: Array, params: Params,
 def _mail(algorithm: FedGrEM, held: Central) -> Broadcast:
     mail: Broadcast = _sites_first(jax.vmap(algorithm.broadcast)(held))
     return mail
+
+
+@jax.jit
+def _members(held: Central) -> Params:
+    members: Params = _sites_first(held.params)
+    return members
 
 
 @jax.jit

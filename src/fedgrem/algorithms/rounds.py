@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -103,6 +104,7 @@ def _in_errors(algorithm: Algorithm, before: Central, after: Central) -> tuple[A
     )
 
 
+@jax.jit
 def distances(algorithm: Algorithm, central: Central) -> Array:
     """Of every site's components from the center, ``(K, R)``, in units of the common noise."""
     away = algorithm.family.in_noise_units(central.params.theta - central.center, central.spread)
@@ -158,9 +160,9 @@ def run(
     records: list[RoundRecord] = []
     if resume is None:
         starts = find_starts(engine, plan, algorithm.family, tell)
-        count = jnp.asarray(0)
+        count = jax.device_put(0)
         central, choice = _begin(algorithm, engine, plan, starts, tell)
-        state = LoopState(central, count, count, jnp.asarray(False))
+        state = LoopState(central, count, count, jax.device_put(False))
     else:
         starts, state, choice = resume.starts, resume.state, resume.choice
         records.append(resume.records)
@@ -199,18 +201,23 @@ def _begin(
     algorithm: Algorithm, engine: Engine, plan: Plan, starts: Starts, tell: Callable[[Progress], None]
 ) -> tuple[Central, Choice | None]:
     """What the center holds before round 1; where there are penalties to compare, with the one that was chosen."""
-    central = algorithm.central_start(starts.params, starts.n_rows)
     if not plan.path or not isinstance(algorithm, FedGrEM) or len(engine.site_names) < 2:
-        return central, None
+        return _central_start(algorithm, starts.params, starts.n_rows), None
 
     def say(number: int) -> None:
         tell(Progress("penalties", number, ROUNDS, float("nan")))
 
-    choice = choose_penalty(
+    choice, begin = choose_penalty(
         algorithm, engine, starts.params, starts.n_rows, plan.seed, say, plan.path, plan.given_penalty
     )
-    pulled = jnp.asarray(~choice.losers()) if plan.fallback else central.extra.pulled
+    central = _central_start(algorithm, begin, starts.n_rows)
+    pulled = jax.device_put(~choice.losers()) if plan.fallback else central.extra.pulled
     return algorithm.with_penalties(central, choice.penalty, choice.covariance_penalty, pulled), choice
+
+
+@jax.jit
+def _central_start(algorithm: Algorithm, params: Params, n_rows: Array) -> Central:
+    return algorithm.central_start(params, n_rows)
 
 
 def _joined(records: list[RoundRecord]) -> RoundRecord:

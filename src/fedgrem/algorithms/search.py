@@ -38,8 +38,8 @@ def find_starts(
     """Ask every site for a start, align them, and let the sites improve on each other's."""
     tell = on_progress or (lambda _: None)
     names, start = engine.site_names, plan.start
-    keys = jnp.asarray(np.stack([derive_key(plan.seed, name, "start") for name in names]))
-    penalties = jnp.full(len(names), min(plan.start_penalty, LARGEST_PENALTY))
+    keys = jax.device_put(np.stack([derive_key(plan.seed, name, "start") for name in names]))
+    penalties = jax.device_put(np.full(len(names), min(plan.start_penalty, LARGEST_PENALTY)))
     cost = {"start_exchanges": 0, "start_numbers": 0}
 
     def exchange(task: str, stage: str, tried: Params) -> StartReply:
@@ -54,12 +54,12 @@ def find_starts(
         params = plan.given._replace(spread=reply.params.spread)
         params = align(family, params, start, plan.seed) if plan.align else params
         return Starts(params, reply.n_rows, np.zeros(len(names), dtype=int), cost)
-    nothing = Params(jnp.zeros((len(names), 0)), jnp.zeros((len(names), 0)))
+    nothing: Params = jax.device_put(Params(*(np.zeros((len(names), 0)),) * 2))
     reply = exchange("local_start", "starts", nothing)
     params = align(family, reply.params, start, plan.seed)
     if params.spread is not None and start.n_components > 1:
         # Alone, a site may fit its noise to a poor partition; starting again in common units, it does so less often.
-        noise = jnp.asarray(np.broadcast_to(np.median(params.spread, axis=(0, 1)), params.spread.shape))
+        noise = jax.device_put(np.broadcast_to(np.median(params.spread, axis=(0, 1)), params.spread.shape))
         reply = exchange("local_start", "starts", nothing._replace(spread=noise))
         params = align(family, reply.params, start, plan.seed)
     common = middle_of(params)

@@ -11,8 +11,10 @@ many rows of a component and to one that holds few. Sites that keep their own co
 strength that the penalty bounds; their pulls count as noise, as large as they are.
 """
 
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -60,7 +62,7 @@ def uncertainty(algorithm: Algorithm, central: Central, packed: NumpyArray) -> U
     n_sites, n_components, n_parameters = central.params.theta.shape
     weights, n_rows = np.asarray(central.params.weights, dtype=float), np.asarray(central.n_rows, dtype=float)
     gone = np.asarray(vanished(central.params.weights, central.n_rows))
-    shared = np.asarray(jnp.all(central.params.theta == central.center, axis=-1)) & ~gone
+    shared = (np.asarray(central.params.theta) == np.asarray(central.center)).all(axis=-1) & ~gone
     if isinstance(algorithm, Alone) and n_sites > 1:  # the median of the sites: whom it hits does not share it
         shared[:] = False
     information = unpack(packed, n_components * (1 + n_parameters))
@@ -249,13 +251,19 @@ def _say(algorithm: Algorithm, central: Central) -> NumpyArray:
 
 def _noise_root(family: Family, spread: Array | None, shape: tuple[int, ...], size: int) -> NumpyArray:
     """A square root of the noise of every component, ``(..., R, q, q)``."""
-    axes = jnp.broadcast_to(jnp.eye(size)[:, None], (size, shape[-1], size))
     if spread is None:
         return np.broadcast_to(np.eye(size), (*shape, size, size))
-    if spread.ndim == 3:
-        return np.stack([_noise_root(family, one, shape[1:], size) for one in spread])
-    columns = np.stack([np.asarray(family.from_noise_units(axis, spread), dtype=float) for axis in axes])
-    return np.moveaxis(columns, 0, -1)
+    return np.asarray(_root_of(family, spread, shape, size), dtype=float)
+
+
+@partial(jax.jit, static_argnames=("family", "shape", "size"))
+def _root_of(family: Family, spread: Array, shape: tuple[int, ...], size: int) -> Array:
+    axes = jnp.broadcast_to(jnp.eye(size, dtype=spread.dtype)[:, None], (size, shape[-1], size))
+
+    def of_one(spread: Array) -> Array:
+        return jnp.moveaxis(jnp.stack([family.from_noise_units(axis, spread) for axis in axes]), 0, -1)
+
+    return of_one(spread) if len(shape) == 1 else jax.vmap(of_one)(spread)
 
 
 class _Pull(NamedTuple):
@@ -273,11 +281,11 @@ def _pulls(algorithm: FedGrEM, central: Central, shared: NumpyArray, counted: Nu
     n_components, size = central.center.shape
     root = _noise_root(algorithm.family, central.spread, (n_components,), size)
     back = np.linalg.inv(root)
-    away = np.asarray(central.params.theta - central.center, dtype=float)
+    away = np.asarray(central.params.theta, dtype=float) - np.asarray(central.center, dtype=float)
     step = 1.0 if algorithm.penalty_scaling == "step" else float(algorithm.step_size)
-    held = algorithm.share(central.params.weights) * central.n_rows[:, None]
-    threshold = np.asarray(central.penalty / jnp.sqrt(held) / step, dtype=float)
-    weight = counted[:, None] * np.asarray(held / central.n_rows[:, None], dtype=float)
+    held = np.asarray(algorithm.share(central.params.weights) * central.n_rows[:, None], dtype=float)
+    threshold = np.asarray(central.penalty, dtype=float) / np.sqrt(held) / step
+    weight = counted[:, None] * held / np.asarray(central.n_rows)[:, None]
     weight = weight * np.asarray(central.extra.pulled)[:, None] * _trust(algorithm, central, held, threshold)
     strength = np.multiply(weight, threshold, out=np.zeros_like(weight), where=weight > 0)
     gone = np.asarray(vanished(central.params.weights, central.n_rows))
@@ -294,12 +302,12 @@ def _pulls(algorithm: FedGrEM, central: Central, shared: NumpyArray, counted: Nu
     return found
 
 
-def _trust(algorithm: FedGrEM, central: Central, held: Array, threshold: NumpyArray) -> NumpyArray:
+def _trust(algorithm: FedGrEM, central: Central, held: NumpyArray, threshold: NumpyArray) -> NumpyArray:
     """What far sites count for, ``(K, R)``, by where they were before the center pulled them."""
     if algorithm.center_solver != "redescending":
         return np.ones(threshold.shape)
-    theta, center = (algorithm.family.in_noise_units(t, central.spread) for t in (central.params.theta, central.center))
-    away = theta - center
-    distance = jnp.sqrt(jnp.sum(away * away, axis=-1, keepdims=True))
-    back = jnp.where(distance > 0, threshold[..., None] / jnp.where(distance > 0, distance, 1.0), 0.0)
-    return np.asarray(trust(center + (1.0 + back) * away, held, center), dtype=float)
+    away = np.asarray(algorithm.family.in_noise_units(central.params.theta - central.center, central.spread))
+    distance = np.linalg.norm(away, axis=-1)
+    back = np.divide(threshold, distance, out=np.zeros_like(threshold), where=distance > 0)
+    before = (1.0 + back)[..., None] * away
+    return np.asarray(trust(before, held, np.zeros_like(before[0])), dtype=float)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.errors import InputError, ShapeError
@@ -153,9 +152,9 @@ class Federation:
         gaps = any(np.isnan(site.rows).any() for site in self.sites)
         for size, members in bucket_sizes([len(site.rows) for site in self.sites]):
             stacked = [self.sites[k].as_data(size, dtype, gaps=gaps) for k in members]
-            buckets.append(jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *stacked))
+            buckets.append(jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *stacked))
             order.extend(members)
-        return tuple(buckets), jnp.asarray(order)
+        return tuple(buckets), jax.device_put(np.array(order))
 
 
 def bucket_sizes(n_rows: Sequence[int]) -> list[tuple[int, list[int]]]:

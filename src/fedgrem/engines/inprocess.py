@@ -43,7 +43,7 @@ class InProcess:
         self._start = start
         self._names = federation.names
         self._in_one_pot = isinstance(algorithm, InOnePot)
-        self._sizes = jnp.asarray([site.row_weight.sum() for site in federation.sites], dtype=dtype)
+        self._sizes = jax.device_put(np.array([site.row_weight.sum() for site in federation.sites], dtype=dtype))
         self._buckets, self._order = (federation.merged() if self._in_one_pot else federation).stacked(dtype)
         if self._in_one_pot:  # one site in the buckets: it reads the mail of the first by name, whatever their order
             self._order = jnp.asarray([self._names.index(min(self._names))])

@@ -36,6 +36,11 @@ class Family(Protocol):
         """Joint starts that sites should improve together before round 1; 0 where a site's own rows suffice."""
         ...
 
+    @property
+    def path_steps(self) -> int:
+        """Gradient steps of a site per round while penalties are compared: more where a step gets less far."""
+        ...
+
     def n_parameters(self, n_features: int) -> int:
         """Length q of a component's parameter vector."""
         ...

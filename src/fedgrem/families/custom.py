@@ -28,6 +28,7 @@ class Custom(KnownNoise):
     safe_step = False
     has_target = False
     start_tracks = 0
+    path_steps = 10
 
     def n_parameters(self, n_features: int) -> int:
         """As long as what ``row_start`` returns."""

@@ -36,6 +36,7 @@ class Gaussian:
     safe_step = True
     has_target = False
     start_tracks = 0
+    path_steps = 10
 
     def n_parameters(self, n_features: int) -> int:
         """A mean per feature."""

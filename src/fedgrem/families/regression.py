@@ -51,6 +51,7 @@ class LinearRegression:
     safe_step = True
     has_target = True
     start_tracks = 12
+    path_steps = 30
 
     def n_parameters(self, n_features: int) -> int:
         """A coefficient per covariate."""

@@ -115,6 +115,7 @@ FAR = 3.0
 """Times the usual distance from the center, from which on a site is trusted less; at twice that, not at all."""
 
 
+@jax.jit
 def trust(theta: Array, n_rows: Array, center: Array) -> Array:
     """How much each site's estimate is to count for the center, ``(K, R)`` in [0, 1], by how far off it is.
 

@@ -9,8 +9,10 @@ Relative to a reference, a spread has coordinates in which an estimate from n ro
 entries below the diagonal of :math:`L_0^{-1} L`.
 """
 
+from functools import partial
 from math import sqrt
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -41,6 +43,7 @@ def pack_factor(factor: Array) -> Array:
     return jnp.where(on_diagonal, jnp.log(jnp.where(on_diagonal, flat, 1.0)), flat)
 
 
+@jax.jit
 def unpack_factor(spread: Array) -> Array:
     """The lower triangular factor ``(..., p, p)`` of a Cholesky spread ``(..., s)``."""
     size = features_of("full", spread.shape[-1])
@@ -66,6 +69,7 @@ def from_covariance(kind: str, covariance: Array) -> Array:
     return 0.5 * jnp.log(variance)
 
 
+@partial(jax.jit, static_argnames=("kind", "n_features"))
 def to_covariance(kind: str, spread: Array, n_features: int) -> Array:
     """Covariance matrices ``(..., p, p)`` of spreads ``(..., s)``."""
     if kind in CHOLESKY:
@@ -75,6 +79,7 @@ def to_covariance(kind: str, spread: Array, n_features: int) -> Array:
     return variance[..., :, None] * jnp.eye(n_features, dtype=spread.dtype)
 
 
+@partial(jax.jit, static_argnames="kind")
 def in_noise_units(kind: str, points: Array, spread: Array) -> Array:
     r"""Points ``(..., p)`` in coordinates in which a Gaussian of this spread ``(..., s)`` has unit covariance."""
     if kind in CHOLESKY:
@@ -82,6 +87,7 @@ def in_noise_units(kind: str, points: Array, spread: Array) -> Array:
     return points * jnp.exp(-jnp.clip(spread, -MOST, MOST))
 
 
+@partial(jax.jit, static_argnames="kind")
 def from_noise_units(kind: str, points: Array, spread: Array) -> Array:
     """The way back."""
     if kind in CHOLESKY:
