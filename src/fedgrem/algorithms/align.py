@@ -84,7 +84,8 @@ def candidates(params: Params, common: Params, log_likelihood: Array, n_rows: Ar
         mine, common = np.asarray(own), np.asarray(shared)
         everyone = np.concatenate([common[None], mine[donors]])
         everyone = np.broadcast_to(everyone, (n_sites, *everyone.shape))
-        return jax.device_put(np.concatenate([mine[:, None], everyone], axis=1))
+        tried: Array = jax.device_put(np.concatenate([mine[:, None], everyone], axis=1))
+        return tried
 
     stacked: Params = jax.tree.map(stack, params, common)
     return stacked

@@ -58,7 +58,7 @@ def look_around(engine: Engine, central: Central) -> dict[str, NumpyArray]:
     center = Params(weights / weights.sum(), central.center, central.spread)
     n_sites = len(engine.site_names)
     # Copied in NumPy: nothing to compile.
-    sent: Params = jax.tree.map(lambda leaf: jnp.asarray(np.tile(leaf, (n_sites, *(1,) * np.ndim(leaf)))), center)
+    sent: Params = jax.tree.map(lambda leaf: jax.device_put(np.tile(leaf, (n_sites, *(1,) * np.ndim(leaf)))), center)
     look: Look = engine.ask("local_look", sent)
     found = {"theta": look.params.theta, "log_likelihood": look.log_likelihood, "at_center": look.at_center}
     return {name: np.array(leaf) for name, leaf in found.items()}

@@ -256,7 +256,8 @@ def _begin_together(params: Params, trip: "_Trip", penalties: tuple[float, ...])
 
     def first(start: Array, members: Array) -> Array:
         there, here = np.asarray(members)[TWO * place], np.asarray(start)
-        return jax.device_put(np.where(gains.reshape(-1, *(1,) * (here.ndim - 1)), there, here))
+        begun: Array = jax.device_put(np.where(gains.reshape(-1, *(1,) * (here.ndim - 1)), there, here))
+        return begun
 
     begin: Params = jax.tree.map(first, params, trip.params)
     return begin

@@ -54,7 +54,8 @@ def find_starts(
         params = plan.given._replace(spread=reply.params.spread)
         params = align(family, params, start, plan.seed) if plan.align else params
         return Starts(params, reply.n_rows, np.zeros(len(names), dtype=int), cost)
-    nothing: Params = jax.device_put(Params(*(np.zeros((len(names), 0)),) * 2))
+    empty = jax.device_put(np.zeros((len(names), 0)))
+    nothing = Params(empty, empty)
     reply = exchange("local_start", "starts", nothing)
     params = align(family, reply.params, start, plan.seed)
     if params.spread is not None and start.n_components > 1:

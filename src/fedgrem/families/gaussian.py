@@ -140,7 +140,8 @@ class Gaussian:
         size = theta.shape[1]
         if spread is None:
             return jnp.eye(size, dtype=theta.dtype)[None]
-        return spreads.to_covariance(self.covariance, spread, size)
+        matrices: Array = spreads.to_covariance(self.covariance, spread, size)
+        return matrices
 
     def _scatter(self, data: SiteData, theta: Array, mass: Array) -> Array:
         """``sum_i m_ri (x_i - theta_r)(x_i - theta_r)'``: (R, p, p), their sum over r, or their diagonals."""

@@ -73,7 +73,7 @@ def from_covariance(kind: str, covariance: Array) -> Array:
 def to_covariance(kind: str, spread: Array, n_features: int) -> Array:
     """Covariance matrices ``(..., p, p)`` of spreads ``(..., s)``."""
     if kind in CHOLESKY:
-        factor = unpack_factor(spread)
+        factor: Array = unpack_factor(spread)
         return factor @ jnp.swapaxes(factor, -1, -2)
     variance = jnp.exp(2.0 * jnp.clip(spread, -MOST, MOST))
     return variance[..., :, None] * jnp.eye(n_features, dtype=spread.dtype)
