@@ -9,7 +9,8 @@ from fedgrem.algorithms.base import vanished
 from fedgrem.algorithms.fedgrem import FedGrEM, Pull
 from fedgrem.algorithms.local import gradient_upload
 from fedgrem.algorithms.search import LARGEST_PENALTY
-from fedgrem.algorithms.start import Prior, em
+from fedgrem.algorithms.start import Prior, objective
+from fedgrem.families.base import expect
 from fedgrem.kernels.center import group_soft_threshold
 from fedgrem.types import Array, Params, SiteData
 
@@ -70,8 +71,8 @@ def join(
         far = jnp.asarray(jnp.inf, dtype=start.theta.dtype)
         params, movement, _ = jax.lax.while_loop(unsettled, once, (start, far, jnp.asarray(0)))
         prior = Prior(center.theta, jnp.minimum(penalty, LARGEST_PENALTY), center.spread)
-        _, value = em(family, data, params, 0, prior, hold_noise=True)
-        _, log_likelihood = em(family, data, params, 0, hold_noise=True)
+        _, reached = expect(family, data, params)
+        value, log_likelihood = (objective(family, params, reached, n_rows, pull) for pull in (prior, None))
         return params, value, log_likelihood, movement
 
     starts = jax.tree.map(lambda a, b: jnp.stack([a, b]), own, center)

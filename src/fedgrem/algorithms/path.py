@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import trim_mean
 
 from fedgrem.algorithms.align import derive_key
 from fedgrem.algorithms.base import Engine
@@ -338,13 +337,14 @@ def pick(gain: NumpyArray, penalties: tuple[float, ...] = PENALTIES) -> tuple[in
     gain = np.clip(np.nan_to_num(gain, nan=-worst, posinf=worst, neginf=-worst), -worst, worst)
     n_sites = len(gain)
     cut = int(TRIMMED * n_sites)
-    common = np.asarray(trim_mean(gain, TRIMMED, axis=0))
+    middle = slice(cut, n_sites - cut)
+    common = np.asarray(np.sort(gain, axis=0)[middle].mean(axis=0))
     best = int(np.argmax(common))
     behind = np.sort(gain[:, [best]] - gain, axis=0)
     tame = np.clip(behind, behind[cut], behind[n_sites - 1 - cut])
     kept = (n_sites - 2 * cut) / n_sites
     error = tame.std(axis=0, ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.zeros(len(common))
-    close = np.flatnonzero((trim_mean(behind, TRIMMED, axis=0) <= error) & np.isfinite(penalties))
+    close = np.flatnonzero((behind[middle].mean(axis=0) <= error) & np.isfinite(penalties))
     return int(close[-1]) if len(close) else best, common, np.asarray(error)
 
 

@@ -73,29 +73,40 @@ def em(
     """
     n_rows = data.row_weight.sum()
 
-    def share(weights: Array) -> Array:
-        return jnp.maximum(weights, LEAST_SHARE / weights.shape[0])
-
-    def once(_: int, params: Params) -> Params:
-        mass, _log_likelihood = expect(family, data, params)
+    def step(params: Params, mass: Array) -> Params:
         after = maximize(family, data, params, mass)
         if hold_noise:
             after = after._replace(spread=params.spread)
         if prior is None:
             return after
         # A component rarer than its least share is pulled in proportion: Q weighs w, the penalty the share.
-        threshold = prior.penalty / jnp.sqrt(n_rows) * share(after.weights) / jnp.maximum(after.weights, 1e-12)
+        threshold = prior.penalty / jnp.sqrt(n_rows) * _share(after.weights) / jnp.maximum(after.weights, 1e-12)
         theta, center = (family.in_noise_units(t, prior.spread) for t in (after.theta, prior.center))
         pulled = group_soft_threshold(theta[None], center, threshold[None])[0]
         return after._replace(theta=family.from_noise_units(pulled, prior.spread))
 
-    params = jax.lax.fori_loop(0, iterations, once, params)
-    _, value = expect(family, data, params)
+    def once(i: Array, carry: tuple[Params, Array]) -> tuple[Params, Array]:
+        params, _ = carry
+        mass, log_likelihood = expect(family, data, params)
+        after = jax.tree.map(lambda old, new: jnp.where(i < iterations, new, old), params, step(params, mass))
+        return after, objective(family, params, log_likelihood, n_rows, prior)
+
+    # The last time round only judges: an E-step of its own for that would take as long to compile as the loop.
+    return jax.lax.fori_loop(0, iterations + 1, once, (params, jnp.zeros((), dtype=params.theta.dtype)))
+
+
+def objective(family: Family, params: Params, log_likelihood: Array, n_rows: Array, prior: Prior | None) -> Array:
+    """What :func:`em` climbs, at parameters of this log-likelihood; minus infinity where that is not a number."""
+    value = log_likelihood
     if prior is not None:
         away = family.in_noise_units(params.theta - prior.center, prior.spread)
         distance = jnp.minimum(jnp.sqrt(jnp.sum(away**2, axis=1)), FAR * prior.penalty / jnp.sqrt(n_rows))
-        value = value - prior.penalty * jnp.sqrt(n_rows) * share(params.weights) @ distance
-    return params, jnp.where(jnp.isfinite(value), value, -jnp.inf)
+        value = value - prior.penalty * jnp.sqrt(n_rows) * _share(params.weights) @ distance
+    return jnp.where(jnp.isfinite(value), value, -jnp.inf)
+
+
+def _share(weights: Array) -> Array:
+    return jnp.maximum(weights, LEAST_SHARE / weights.shape[0])
 
 
 def local_start(family: Family, plan: StartPlan, data: SiteData, request: StartRequest) -> StartReply:
@@ -117,7 +128,7 @@ def local_start(family: Family, plan: StartPlan, data: SiteData, request: StartR
     runs, log_likelihood = jax.lax.map(restart, split_key(request.key, plan.n_init))
     best = _take(runs, _first_best(log_likelihood))
     params, value = em(family, data, best, plan.long, hold_noise=held)
-    return _reply(data, _own_noise(family, data, params), value, jnp.asarray(0))
+    return _reply(data, _own_noise(family, data, params) if held else params, value, jnp.asarray(0))
 
 
 def _thinned(data: SiteData, most: int) -> SiteData:

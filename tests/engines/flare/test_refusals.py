@@ -45,14 +45,14 @@ def monkeypatch_module():
         yield patch
 
 
-def submit(place, name, change, until, seconds=60.0):
+def submit(place, name, change, until, seconds=60.0, deadline=6.0):
     """Submit a job that ``change`` has changed; returns its number, status and story once ``until`` holds of these."""
     from fedgrem.engines.flare.job import write_job
     from fedgrem.engines.flare.processes import wait_until
     from fedgrem.engines.flare.session import session
 
     recipe = recipe_for(FederatedGaussianMixture(2, covariance="identity", n_init=1, max_rounds=2))
-    job = write_job(place.folder / name, recipe, list(NAMES), f"run-{name}", Rules(min_sites=3, deadline=6.0))
+    job = write_job(place.folder / name, recipe, list(NAMES), f"run-{name}", Rules(min_sites=3, deadline=deadline))
     config = job / "site" / "config" / "config_fed_client.json"
     content = json.loads(config.read_text())
     change(job, content["executors"][0])
@@ -130,10 +130,16 @@ def test_a_site_without_a_right_certificate_does_not_get_in(taken_over):
 
 def test_an_honest_job_still_runs_on_the_same_study(taken_over):
     result = taken_over.study.server / "runs" / "run-honest" / "result.npz"
-    # Three sites compile at once, on a machine that may have better to do.
-    number, _, _ = submit(
-        taken_over, "honest", lambda job, executor: None, lambda number, status: result.exists(), seconds=180.0
+    # Three sites compile at once, on a machine that may have better to do: no site is to be given up meanwhile.
+    number, status, story = submit(
+        taken_over,
+        "honest",
+        lambda job, executor: None,
+        lambda number, status: result.exists() or ended(number, status),
+        seconds=240.0,
+        deadline=120.0,
     )
+    assert result.exists(), f"{status}: {story}"
     for name in NAMES:
         assert (taken_over.study.kit(name) / "sent.jsonl").exists(), "the guard was at the door"
         assert not told(taken_over.study.kit(name) / number), "nothing to complain about"
