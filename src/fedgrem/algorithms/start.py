@@ -92,7 +92,9 @@ def em(
         return after, objective(family, params, log_likelihood, n_rows, prior)
 
     # The last time round only judges: an E-step of its own for that would take as long to compile as the loop.
-    return jax.lax.fori_loop(0, iterations + 1, once, (params, jnp.zeros((), dtype=params.theta.dtype)))
+    first = params, jnp.zeros((), dtype=params.theta.dtype)
+    reached: tuple[Params, Array] = jax.lax.fori_loop(0, iterations + 1, once, first)
+    return reached
 
 
 def objective(family: Family, params: Params, log_likelihood: Array, n_rows: Array, prior: Prior | None) -> Array:
