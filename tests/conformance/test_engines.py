@@ -118,7 +118,7 @@ def test_each_site_may_number_its_components_as_it_likes(case):
 @pytest.mark.parametrize("case", FAMILIES[:2], ids=repr)
 def test_buckets_do_not_change_the_fit(case, monkeypatch):
     # The middle site gets a bucket of its own where buckets are free.
-    data, algorithm = case.federation(14, (20, 120, 20)), FedGrEM(case.family)
+    data, algorithm = case.federation(14, (20, 300, 20)), FedGrEM(case.family)
     plan = Plan(start=START, max_rounds=5, tol=0.0)
     fits, counts = [], []
     for overhead in (0, 10**9):

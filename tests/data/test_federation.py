@@ -168,11 +168,18 @@ def test_stacking_lists_every_site_once_and_keeps_its_rows(monkeypatch):
 
 
 def test_similar_sites_share_one_bucket():
-    assert bucket_sizes([150, 149, 151]) == [(160, [0, 1, 2])]
+    assert bucket_sizes([150, 149, 151]) == [(256, [0, 1, 2])]
+
+
+def test_many_sites_are_padded_less_than_few():
+    assert bucket_sizes([60] * 8)[0][0] == 128
+    assert bucket_sizes([60] * 10)[0][0] == 64
+    assert bucket_sizes([33] * 100)[0][0] == 48
+    assert bucket_sizes([33] * 2000)[0][0] == 48
 
 
 def test_one_large_site_does_not_blow_up_the_rest():
-    assert bucket_sizes([100, 100_000, 100, 100]) == [(100_352, [1]), (112, [0, 2, 3])]
+    assert bucket_sizes([100, 100_000, 100, 100]) == [(100_352, [1]), (128, [0, 2, 3])]
 
 
 def test_padding_stays_within_a_factor_of_two_where_buckets_are_free(monkeypatch):

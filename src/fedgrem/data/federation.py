@@ -14,6 +14,8 @@ BUCKET_OVERHEAD = 4096
 """Padded rows that one more compiled bucket must save to be worth it."""
 FINEST, COARSEST = 16, 512
 """Rows: padded sizes are multiples of the first, from thousands of rows on of the second, an eighth of n in between."""
+FREE, MOST_FREE = 1024, 128
+"""Rows of padding that cost next to nothing, of all sites together and of one: few small sites are padded more."""
 
 
 @dataclass(frozen=True)
@@ -161,24 +163,27 @@ def bucket_sizes(n_rows: Sequence[int]) -> list[tuple[int, list[int]]]:
     """Group sites by size: a list of (padded size, site indices), largest first.
 
     A new bucket begins where a site is less than half the bucket's size and padding all the rest to it would cost more
-    than a bucket does. Sizes are rounded up a little, so that similar federations share a compiled program: compiling
-    takes far longer than a fit of so many rows.
+    than a bucket does. Sizes are rounded up, so that similar federations share a compiled program: compiling takes far
+    longer than a fit of so many rows.
 
     Examples
     --------
     >>> bucket_sizes([150, 150])
-    [(160, [0, 1])]
+    [(256, [0, 1])]
     >>> [(size, len(members)) for size, members in bucket_sizes([100_000] + [100] * 50)]
     [(100352, 1), (112, 50)]
     """
     by_size = np.argsort([-n for n in n_rows], kind="stable").tolist()
+    free = FREE // len(n_rows)
+    finest = next((grain for grain in (MOST_FREE, 64, 32) if grain <= free), FINEST)
     buckets: list[tuple[int, list[int]]] = []
     for place, k in enumerate(by_size):
         n = n_rows[k]
-        waste = (buckets[-1][0] - n) * (len(by_size) - place) if buckets else 0
+        grain = min(max(2 ** (n.bit_length() - 4), finest), COARSEST)
+        size = max(grain, -(-n // grain) * grain)
+        waste = (buckets[-1][0] - size) * (len(by_size) - place) if buckets else 0
         if not buckets or (2 * n < buckets[-1][0] and waste > BUCKET_OVERHEAD):
-            grain = min(max(2 ** (n.bit_length() - 4), FINEST), COARSEST)
-            buckets.append((max(grain, -(-n // grain) * grain), []))
+            buckets.append((size, []))
         buckets[-1][1].append(k)
     return [(size, sorted(members)) for size, members in buckets]
 
