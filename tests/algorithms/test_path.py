@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,11 +12,24 @@ from scipy.stats import multivariate_normal
 
 from fedgrem import FederatedGaussianMixture
 from fedgrem.algorithms.fedgrem import FedGrEM
-from fedgrem.algorithms.path import MOST_PER_ROW, PENALTIES, ScoreRequest, _part_of_row, path_score, pick
+from fedgrem.algorithms.path import (
+    MOST_PER_ROW,
+    PENALTIES,
+    TOGETHER,
+    TWO,
+    ScoreRequest,
+    _begin_together,
+    _part_of_row,
+    _Trip,
+    hurried,
+    path_score,
+    pick,
+)
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import simulate
 from fedgrem.errors import InputError
 from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.regression import LinearRegression
 from fedgrem.kernels.center import trust
 from fedgrem.types import Params, SiteData, Upload
 
@@ -25,7 +39,7 @@ PAPER = {"n_components": 5, "covariance": "identity", "random_state": 0}
 
 def site(rows, padding=0):
     whole = Federation.from_sites(["a"], [rows]).sites[0].as_data()
-    return SiteData(*(jnp.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, padding)]) for leaf in whole[:3]))
+    return SiteData(*(np.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, padding)]) for leaf in whole[:3]))
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +58,8 @@ def chosen(alike):
 @given(n=st.integers(1, 40), padding=st.integers(0, 9), parts=st.sampled_from([2, 4]))
 def test_parts_are_as_equal_as_can_be_and_padding_does_not_move_a_row(n, padding, parts):
     rows = np.random.default_rng(n).normal(size=(n, 2))
-    cut = ScoreRequest(KEY, jnp.asarray(parts), None)
-    plain, padded = (np.asarray(_part_of_row(cut, site(rows, more))) for more in (0, padding))
+    cut = ScoreRequest(KEY, parts, None)
+    plain, padded = (np.asarray(jax.jit(_part_of_row)(cut, site(rows, more))) for more in (0, padding))
     np.testing.assert_array_equal(plain, padded[:n])
     sizes = np.bincount(plain, minlength=parts)
     assert len(sizes) == parts
@@ -105,6 +119,23 @@ def test_what_is_not_a_number_counts_against_a_penalty():
 
 
 # -- the center
+
+
+def test_sites_begin_where_a_strong_pull_led_them_unless_their_held_out_rows_object():
+    penalties = (0.0, TOGETHER, 4.0, np.inf)
+    starts = Params(np.full((3, 2), 0.5), np.zeros((3, 2, 1)), np.zeros((3, 1, 1)))
+    fits = Params(*(np.stack([leaf + m for m in range(len(penalties) * TWO)]) for leaf in starts))
+    gain = np.zeros((3, len(penalties)))
+    gain[:, 1] = 0.2, -0.1, np.nan
+    begin = _begin_together(starts, _Trip(gain, gain, fits, 1, 1), penalties)
+    for start, leaf, fit in zip(starts, begin, fits, strict=True):
+        np.testing.assert_array_equal(leaf[0], fit[TWO][0])
+        np.testing.assert_array_equal(leaf[1:], start[1:])
+
+
+def test_regressions_take_more_steps_on_the_path_than_means_whatever_the_fit_takes():
+    steps = [hurried(FedGrEM(family, local_steps=1)).local_steps for family in (Gaussian(), LinearRegression())]
+    assert steps[1] >= 2 * steps[0] > 2
 
 
 def test_far_sites_do_not_move_the_center_however_large_the_penalty():

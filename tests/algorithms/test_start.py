@@ -1,14 +1,19 @@
-"""Starts, through whole fits only: planted mixtures are found, and labels agree across sites."""
+"""Starts: planted mixtures are found, labels agree across sites, and EM says what it has reached."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.rounds import run
-from fedgrem.algorithms.start import StartPlan, _thinned
+from fedgrem.algorithms.start import Prior, StartPlan, _thinned, em
+from fedgrem.data.federation import Federation
 from fedgrem.engines import InProcess
+from fedgrem.families.base import expect
+from fedgrem.families.gaussian import Gaussian
 from fedgrem.kernels.scores import parameter_errors
+from fedgrem.types import Params
 from tests.conformance.families import FAMILIES
 
 
@@ -34,6 +39,21 @@ def test_restarts_that_look_at_some_rows_see_all_of_the_range_and_no_padding():
     np.testing.assert_array_equal(some.rows, some.columns.T)
     assert some.row_weight.sum() == 25
     np.testing.assert_array_equal(_thinned(data, 200).columns, data.columns)
+
+
+@pytest.mark.parametrize("iterations", [0, 3])
+def test_em_reports_the_objective_of_the_parameters_it_returns(iterations):
+    generator = np.random.default_rng(5)
+    data = Federation.from_sites(["a"], [generator.normal(size=(30, 2))]).sites[0].as_data()
+    family, start = Gaussian(), Params(jnp.array([0.4, 0.6]), jnp.array([[-1.0, 0.0], [1.0, 0.5]]))
+    params, value = em(family, data, start, iterations)
+    np.testing.assert_allclose(value, expect(family, data, params)[1], rtol=1e-12)
+    assert np.array_equal(params.theta, start.theta) == (iterations == 0)
+    prior = Prior(jnp.zeros((2, 2)), jnp.asarray(0.5))
+    params, value = em(family, data, start, iterations, prior)
+    distance = np.minimum(np.linalg.norm(params.theta, axis=1), 3.0 * 0.5 / np.sqrt(30))
+    expected = expect(family, data, params)[1] - 0.5 * np.sqrt(30) * params.weights @ distance
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
 
 
 def test_a_site_that_has_lost_a_component_takes_it_from_the_others():
