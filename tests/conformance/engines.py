@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgrem.algorithms.rounds import play_round
 from fedgrem.algorithms.tasks import local_task
+from fedgrem.data.federation import padded_size
 
 
 @cache
@@ -38,10 +39,10 @@ class SiteBySite:
         return self._federation.names
 
     def ask(self, task, sent):
-        messages = [jax.tree.map(lambda leaf, k=k: leaf[k], sent) for k in range(len(self._data))]
+        messages = [jax.tree.map(lambda leaf, k=k: np.asarray(leaf)[k], sent) for k in range(len(self._data))]
         replies = self._exchange(task, messages)
         self.payloads.append((task, jax.tree.map(np.shape, messages[0]), jax.tree.map(np.shape, replies[0])))
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *replies)
+        return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *replies)
 
     def play(self, state, tol, limit):
         records = []
@@ -60,7 +61,11 @@ class SiteBySite:
 
 
 class FakeWire(SiteBySite):
-    """Sends bytes, and gets the replies back in any order."""
+    """Sends bytes, and gets the replies back in any order; sites pad their rows, as those on a network do."""
+
+    def __init__(self, algorithm, federation, start):
+        super().__init__(algorithm, federation, start)
+        self._data = [site.as_data(padded_size(len(site.rows))) for site in federation.sites]
 
     def _exchange(self, task, messages):
         arrived = []

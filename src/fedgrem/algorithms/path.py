@@ -206,8 +206,9 @@ def choose_penalty(
 ) -> tuple[Choice, Params]:
     """Play the path from aligned starts ``(K, ...)`` and pick; ``tell`` is called with the number of each round.
 
-    Also returns where the sites are to begin the fit: those that a strong pull serves better than fitting alone, where
-    that has taken them. Alone, each is in an optimum of its own; from there even the right pull may not bring it back.
+    Also returns where the sites are to begin the fit: at their starts or, in families with many poor optima (those with
+    joint starts), where a strong pull has taken a site, if that serves it better than fitting alone. Alone, each is in
+    an optimum of its own; from there even the right pull may not bring it back.
 
     Where the noise is estimated and its penalty not given, that is chosen first, on a path of its own: far more numbers
     are shrunk there than in a component's mean, and what is good for one is not good for the other. With a penalty
@@ -230,7 +231,8 @@ def choose_penalty(
     trip = walk(penalties, along_noise, ROUNDS, lambda number: tell(said + number))
     place, gain, error = pick(trip.gain, penalties)
     penalty = float(penalties[place]) if given is None else given
-    begin = params if given is not None else _begin_together(params, trip, penalties)
+    together = given is None and algorithm.family.start_tracks > 0
+    begin = _begin_together(params, trip, penalties) if together else params
     choice = Choice(
         penalty=penalty,
         covariance_penalty=penalty if fixed is None else float(fixed),

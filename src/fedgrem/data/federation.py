@@ -159,6 +159,11 @@ class Federation:
         return tuple(buckets), jax.device_put(np.array(order))
 
 
+def padded_size(n_rows: int) -> int:
+    """What the rows of one site on its own are padded to."""
+    return bucket_sizes([n_rows])[0][0]
+
+
 def bucket_sizes(n_rows: Sequence[int]) -> list[tuple[int, list[int]]]:
     """Group sites by size: a list of (padded size, site indices), largest first.
 

@@ -18,7 +18,7 @@ from fedgrem.algorithms.look import Look, local_look
 from fedgrem.algorithms.registry import build_algorithm
 from fedgrem.algorithms.start import StartPlan, local_start
 from fedgrem.algorithms.verdicts import score
-from fedgrem.data.federation import Federation, Units, bucket_sizes
+from fedgrem.data.federation import Federation, Units, padded_size
 from fedgrem.data.tables import gather, gather_values
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.verdicts import PER_SITE, evidence, judge, last_pull, remembered, sightings
@@ -53,8 +53,8 @@ def fit_site(model: "BaseFederatedMixture", rows: Any, y: Any, name: Any, sample
     with precision(model.dtype):
         site = model._units_plan().apply(federation, units).sites[0]
         gaps = bool(np.isnan(site.rows).any())
-        ((size, _),) = bucket_sizes([len(site.rows)])
-        data: SiteData = jax.tree.map(jnp.asarray, site.as_data(size, numpy_dtype(model.dtype), gaps=gaps))
+        arrays = site.as_data(padded_size(len(site.rows)), numpy_dtype(model.dtype), gaps=gaps)
+        data: SiteData = jax.device_put(arrays)
         result = _fit_one(model, family, data, label, units)
         _append(model, result, units)
     if result.unsettled:

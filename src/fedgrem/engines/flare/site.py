@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.algorithms.tasks import local_task
-from fedgrem.data.federation import Federation, Units
+from fedgrem.data.federation import Federation, Units, padded_size
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
 from fedgrem.data.units import summarize_site
 from fedgrem.engines.flare.declaration import CENSUS, Census, Declaration, Order, write_names
@@ -142,7 +141,7 @@ class SiteAtWork:
         if task == CENSUS:
             return self._census(federation)
         reply = _answer(
-            self._algorithm, self._data(federation, order), jax.tree.map(jnp.asarray, order.sent),
+            self._algorithm, self._data(federation, order), jax.device_put(order.sent),
             task=task, start=self.recipe.start_plan,
         )  # fmt: skip
         return jax.tree.map(np.asarray, reply)
@@ -177,8 +176,10 @@ class SiteAtWork:
         if self._ready is None or self._ready[0] != key:
             units = None if order.units is None else Units(*order.units)
             site = self.recipe.units_plan.apply(federation, units).sites[0]
-            data = site.as_data(None, numpy_dtype(self.recipe.dtype), gaps=bool(order.gaps))
-            self._ready = key, jax.tree.map(jnp.asarray, data)
+            # Padded, so that a few rows more tomorrow need no compiling.
+            size = padded_size(len(site.rows))
+            data = site.as_data(size, numpy_dtype(self.recipe.dtype), gaps=bool(order.gaps))
+            self._ready = key, jax.device_put(data)
         return self._ready[1]
 
 
