@@ -7,7 +7,8 @@ PYTHON ?= python3
 
 # Tests of one file share what they have fitted and compiled; tests/conftest.py says which files come first.
 BY_FILE := -n auto --dist loadfile --no-loadscope-reorder
-PIP_INSTALL := -m pip install --disable-pip-version-check -qq
+# Modules are compiled when they are first imported: most never are.
+PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile -qq
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile

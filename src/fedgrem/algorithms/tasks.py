@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -25,19 +25,44 @@ def local_size(family: Family, data: SiteData, request: StartRequest) -> StartRe
     return StartReply(given, data.row_weight.sum(), jnp.asarray(0.0), jnp.asarray(0))
 
 
-def local_task(name: str, algorithm: Algorithm, start: StartPlan) -> Callable[[SiteData, Any], Any]:
-    """The function of one site's rows and what the center sent that answers ``name``."""
-    tasks: dict[str, Callable[[SiteData, Any], Any]] = {
-        "local_size": partial(local_size, algorithm.family),
-        "local_start": partial(local_start, algorithm.family, start),
-        "local_compare": partial(local_compare, algorithm.family, start),
-        "local_track": partial(local_track, algorithm.family, start),
-        "local_step": algorithm.local_step,
-        "local_score": partial(local_score, algorithm.family),
-        "local_look": partial(local_look, algorithm.family),
-        "local_information": partial(local_information, algorithm.family),
-    }
-    if isinstance(algorithm, FedGrEM):
-        tasks["path_step"] = partial(path_step, algorithm)
-        tasks["path_score"] = partial(path_score, algorithm.family)
-    return tasks[name]
+BY_START: dict[str, Callable[[Family, StartPlan, SiteData, Any], Any]] = {
+    "local_start": local_start,
+    "local_compare": local_compare,
+    "local_track": local_track,
+}
+"""Tasks that depend on the family and on how starts are found."""
+BY_FAMILY: dict[str, Callable[[Family, SiteData, Any], Any]] = {
+    "local_size": local_size,
+    "local_score": local_score,
+    "local_look": local_look,
+    "local_information": local_information,
+    "path_score": path_score,
+}
+"""Tasks that depend on the family alone."""
+
+
+class Setup(NamedTuple):
+    """What the answer to a task depends on; None for what it does not: then it is one program for all of them."""
+
+    family: Family
+    start: StartPlan | None
+    algorithm: Algorithm | None
+
+
+def setup_of(task: str, algorithm: Algorithm, start: StartPlan) -> Setup:
+    """What matters for this task."""
+    of_family = task in BY_START or task in BY_FAMILY
+    return Setup(algorithm.family, start if task in BY_START else None, None if of_family else algorithm)
+
+
+def local_task(task: str, setup: Setup) -> Callable[[SiteData, Any], Any]:
+    """The function of one site's rows and what the center sent that answers ``task``."""
+    if task in BY_START and setup.start is not None:
+        return partial(BY_START[task], setup.family, setup.start)
+    if task in BY_FAMILY:
+        return partial(BY_FAMILY[task], setup.family)
+    if task == "local_step" and setup.algorithm is not None:
+        return setup.algorithm.local_step
+    if task == "path_step" and isinstance(setup.algorithm, FedGrEM):
+        return partial(path_step, setup.algorithm)
+    raise ValueError(f"{task} is no task of {setup.algorithm}")
