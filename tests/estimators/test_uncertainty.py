@@ -90,6 +90,7 @@ def test_a_saved_model_keeps_its_errors(tmp_path):
 def test_every_algorithm_says_what_makes_sense(algorithm):
     rows = {name: x / [1.0, 3.0] for name, x in rows_of().items()}
     model = FederatedGaussianMixture(2, covariance="identity", algorithm=algorithm, **QUICK).fit(rows)
+    assert np.isfinite(model.means_se_).all()
     rows_held = model.weights_[..., None] * 60.0 * (3.0 if algorithm.startswith("pooled") else 1.0)
     alone = 1.0 / np.sqrt(rows_held)  # components far apart, of unit covariance
     if algorithm.startswith(("local", "tgmm")):
