@@ -14,15 +14,11 @@ from scipy.optimize import linear_sum_assignment
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.path import PENALTIES
 from fedgrem.algorithms.plan import Plan
-from fedgrem.algorithms.registry import steady_penalty
 from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.search import find_starts
-from fedgrem.algorithms.start import StartPlan
-from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import Simulation, simulate
 from fedgrem.engines.inprocess import InProcess
-from fedgrem.families.gaussian import Gaussian
-from fedgrem.families.regression import LinearRegression
+from fedgrem.experiments.cells import set_up
 from fedgrem.kernels.precision import precision
 from fedgrem.types import FitResult, NumpyArray
 
@@ -40,13 +36,7 @@ def errors(result: FitResult, truth: Simulation) -> tuple[float, float]:
 def one_seed(model: str, h: float, hostile: int, seed: int) -> tuple[NumpyArray, NumpyArray]:
     """Errors ``(2 + 12, 2)`` of: chosen, chosen without fallback, fixed ones; and seconds of a fit and of a choice."""
     truth = simulate(model, h=h, seed=seed, n_outliers=hostile)
-    targets = None if truth.targets is None else list(truth.targets.values())
-    federation = Federation.from_sites(list(truth.rows), list(truth.rows.values()), targets)
-    family = Gaussian() if model == "gmm" else LinearRegression()
-    n_sites, n_components, n_parameters = truth.theta.shape
-    plan = Plan(
-        StartPlan(n_components), seed=seed, start_penalty=steady_penalty(2.0, 0.1, n_parameters, n_sites), tol=1e-5
-    )
+    family, federation, plan = set_up(model, truth, seed)
     fast = {"local_steps": 10, "memory": 5}
     ours = FedGrEM(family, penalty_rows="component", center_solver="redescending", **fast)
     began = time.perf_counter()

@@ -11,16 +11,11 @@ import numpy as np
 
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.path import LOCAL_STEPS, MEMORY
-from fedgrem.algorithms.plan import Plan
-from fedgrem.algorithms.registry import steady_penalty
 from fedgrem.algorithms.rounds import Saved, run
 from fedgrem.algorithms.search import find_starts
-from fedgrem.algorithms.start import StartPlan
-from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import simulate
 from fedgrem.engines import inprocess
-from fedgrem.families.gaussian import Gaussian
-from fedgrem.families.regression import LinearRegression
+from fedgrem.experiments.cells import set_up
 from fedgrem.kernels.precision import precision
 from fedgrem.types import NumpyArray
 
@@ -31,15 +26,10 @@ MOST_ROUNDS = 4000
 def one_seed(model: str, h: float, hostile: int, seed: int) -> tuple[int, int, float]:
     """Plain rounds, ours, and the largest distance between the two ends."""
     truth = simulate(model, h=h, seed=seed, n_outliers=hostile)
-    targets = None if truth.targets is None else list(truth.targets.values())
-    federation = Federation.from_sites(list(truth.rows), list(truth.rows.values()), targets)
-    family = Gaussian() if model == "gmm" else LinearRegression()
-    n_sites, n_components, n_parameters = truth.theta.shape
-    penalty = steady_penalty(2.0, 0.1, n_parameters, n_sites)
-    plan = Plan(StartPlan(n_components), seed=seed, start_penalty=penalty, tol=1e-12, max_rounds=MOST_ROUNDS)
+    family, federation, plan = set_up(model, truth, seed)
     plain = FedGrEM(family)
     starts = find_starts(inprocess.InProcess(plain, federation, plan.start), plan, family)
-    plan = plan._replace(given=starts.params, align=False)
+    plan = plan._replace(given=starts.params, align=False, tol=1e-12, max_rounds=MOST_ROUNDS)
 
     def trace(algorithm: FedGrEM) -> NumpyArray:
         """The honest sites' parameters after every round, ``(T, K, R, q)``."""

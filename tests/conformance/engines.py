@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.rounds import play_round
-from fedgrem.algorithms.tasks import local_task, setup_of
+from fedgrem.algorithms.tasks import local_task
 from fedgrem.data.federation import padded_size
 
 
 @cache
 def compiled(task, start):
     """One site's answer to a task; compiled once per kind of algorithm, whatever its numbers."""
-    return jax.jit(lambda algorithm, data, sent: local_task(task, setup_of(task, algorithm, start))(data, sent))
+    return jax.jit(lambda algorithm, data, sent: local_task(task, algorithm, start)(data, sent))
 
 
 @jax.jit

@@ -268,7 +268,7 @@ def first_requests(
     algorithm: FedGrEM, params: Params, n_rows: Array, key: Array, penalties: tuple[float, ...]
 ) -> tuple[PathRequest, ScoreRequest]:
     """What one site that starts at ``params`` is sent on the path, for a rehearsal."""
-    playing, along = hurried(algorithm), jnp.repeat(jnp.asarray(penalties, dtype=params.theta.dtype), TWO)
+    playing, along = hurried(algorithm), _for_every_fit(penalties, params)
     alone, rows = jax.tree.map(lambda leaf: leaf[None], (params, n_rows))
     held = _begin(playing, along, along, alone, rows)
     cut = key, jnp.asarray(TWO, dtype=jnp.int32)
@@ -301,8 +301,7 @@ def _walk(
     tell: Callable[[int], None],
 ) -> _Trip:
     """Play the fits of a path and let the sites judge them."""
-    dtype = params.theta.dtype
-    along, along_noise = (jax.device_put(np.repeat(np.array(c, dtype=dtype), TWO)) for c in (penalties, noise))
+    along, along_noise = (_for_every_fit(c, params) for c in (penalties, noise))
     held = _begin(algorithm, along, along_noise, params, n_rows)
     numbers = 0
     for number in range(1, rounds + 1):
@@ -377,6 +376,12 @@ def _members(held: Central) -> Params:
 def _advance(algorithm: FedGrEM, held: Central, uploads: Upload) -> Central:
     after: Central = jax.vmap(lambda mine, mail: algorithm.central_step(mine, mail)[0])(held, _sites_first(uploads))
     return after
+
+
+def _for_every_fit(penalties: tuple[float, ...], params: Params) -> Array:
+    """(B,) the penalty of each fit."""
+    each: Array = jax.device_put(np.repeat(np.array(penalties, dtype=params.theta.dtype), TWO))
+    return each
 
 
 def _sites_first(tree: Any) -> Any:

@@ -1,9 +1,11 @@
 """What the center can ask of a site, by name: the same table for every engine."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fedgrem.algorithms.base import Algorithm
@@ -41,28 +43,33 @@ BY_FAMILY: dict[str, Callable[[Family, SiteData, Any], Any]] = {
 """Tasks that depend on the family alone."""
 
 
-class Setup(NamedTuple):
-    """What the answer to a task depends on; None for what it does not: then it is one program for all of them."""
+@partial(jax.tree_util.register_dataclass, data_fields=["algorithm"], meta_fields=["name", "family", "start"])
+@dataclass(frozen=True)
+class Task:
+    """A function of one site's rows and what the center sent, and an argument of compiled programs.
 
+    It holds what its answer depends on and None for what it does not: then one program serves all of them.
+    """
+
+    name: str
     family: Family
     start: StartPlan | None
     algorithm: Algorithm | None
 
+    def __call__(self, data: SiteData, sent: Any) -> Any:
+        """The site's answer."""
+        if self.start is not None:
+            return BY_START[self.name](self.family, self.start, data, sent)
+        if self.algorithm is None:
+            return BY_FAMILY[self.name](self.family, data, sent)
+        if self.name == "path_step" and isinstance(self.algorithm, FedGrEM):
+            return path_step(self.algorithm, data, sent)
+        if self.name == "local_step":
+            return self.algorithm.local_step(data, sent)
+        raise ValueError(f"{self.name} is no task of {self.algorithm}")
 
-def setup_of(task: str, algorithm: Algorithm, start: StartPlan) -> Setup:
-    """What matters for this task."""
-    of_family = task in BY_START or task in BY_FAMILY
-    return Setup(algorithm.family, start if task in BY_START else None, None if of_family else algorithm)
 
-
-def local_task(task: str, setup: Setup) -> Callable[[SiteData, Any], Any]:
-    """The function of one site's rows and what the center sent that answers ``task``."""
-    if task in BY_START and setup.start is not None:
-        return partial(BY_START[task], setup.family, setup.start)
-    if task in BY_FAMILY:
-        return partial(BY_FAMILY[task], setup.family)
-    if task == "local_step" and setup.algorithm is not None:
-        return setup.algorithm.local_step
-    if task == "path_step" and isinstance(setup.algorithm, FedGrEM):
-        return partial(path_step, setup.algorithm)
-    raise ValueError(f"{task} is no task of {setup.algorithm}")
+def local_task(name: str, algorithm: Algorithm, start: StartPlan) -> Task:
+    """The task of this name."""
+    of_family = name in BY_START or name in BY_FAMILY
+    return Task(name, algorithm.family, start if name in BY_START else None, None if of_family else algorithm)

@@ -261,7 +261,7 @@ def _root_of(family: Family, spread: Array, shape: tuple[int, ...], size: int) -
     axes = jnp.broadcast_to(jnp.eye(size, dtype=spread.dtype)[:, None], (size, shape[-1], size))
 
     def of_one(spread: Array) -> Array:
-        return jnp.moveaxis(jnp.stack([family.from_noise_units(axis, spread) for axis in axes]), 0, -1)
+        return jax.vmap(family.from_noise_units, in_axes=(0, None), out_axes=-1)(axes, spread)
 
     return of_one(spread) if len(shape) == 1 else jax.vmap(of_one)(spread)
 

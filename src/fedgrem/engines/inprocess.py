@@ -13,9 +13,8 @@ from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.pooled import InOnePot
 from fedgrem.algorithms.rounds import LoopState, Tolerance, play_round
 from fedgrem.algorithms.start import StartPlan
-from fedgrem.algorithms.tasks import Setup, local_task, setup_of
+from fedgrem.algorithms.tasks import Task, local_task
 from fedgrem.data.federation import Federation
-from fedgrem.families.base import Family
 from fedgrem.types import Array, RoundRecord, SiteData
 
 Stacked: TypeAlias = tuple[SiteData, ...]
@@ -73,8 +72,7 @@ class InProcess:
 
     def ask(self, task: str, sent: Any) -> Any:
         """Run one task at every site."""
-        family, start, algorithm = setup_of(task, self._algorithm, self._start)
-        reply = _ask(algorithm, self._buckets, self._order, sent, task=task, family=family, start=start)
+        reply = _ask(local_task(task, self._algorithm, self._start), self._buckets, self._order, sent)
         return reply._replace(n_rows=self._sizes) if self._in_one_pot else reply
 
     def play(self, state: LoopState, tol: float | Tolerance, limit: int) -> tuple[LoopState, RoundRecord]:
@@ -119,19 +117,9 @@ def _group_by_group(step: Callable[[SiteData, Any], Any], bucket: SiteData, sent
     return jax.lax.map(lambda site: step(*site), (bucket, sent), batch_size=-(-n_sites // n_groups))
 
 
-@partial(jax.jit, static_argnames=("task", "family", "start"))
-def _ask(
-    algorithm: Algorithm | None,
-    buckets: Stacked,
-    order: Array,
-    sent: Any,
-    *,
-    task: str,
-    family: Family,
-    start: StartPlan | None,
-) -> Any:
-    step = local_task(task, Setup(family, start, algorithm))
-    return _at_every_site(step, buckets, order, sent, in_groups=True)
+@jax.jit
+def _ask(task: Task, buckets: Stacked, order: Array, sent: Any) -> Any:
+    return _at_every_site(task, buckets, order, sent, in_groups=True)
 
 
 @jax.jit

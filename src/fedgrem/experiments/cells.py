@@ -30,15 +30,7 @@ def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[
     """One row per method: errors, rounds, time. All methods see the same rows and start from the same values."""
     assert setting.model == "gmm" or setting.model == "mor"
     simulation = simulate(setting.model, seed=seed, **setting.simulation)
-    federation = Federation.from_sites(
-        list(simulation.rows),
-        list(simulation.rows.values()),
-        None if simulation.targets is None else list(simulation.targets.values()),
-    )
-    family = FAMILIES[setting.model]
-    n_sites, n_components, n_parameters = simulation.theta.shape
-    penalty = steady_penalty(2.0, 0.1, n_parameters, n_sites)
-    plan = Plan(StartPlan(n_components), tol=TOLERANCE, seed=seed, start_penalty=penalty)
+    family, federation, plan = set_up(setting.model, simulation, seed)
     if setting.rounds is not None:
         plan = plan._replace(max_rounds=setting.rounds, tol=0.0)
     common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
@@ -49,6 +41,16 @@ def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[
             common | told | _errors(simulation, result)
             for result, told in play_methods(methods, family, federation, plan, search)
         ]
+
+
+def set_up(model: str, simulation: Simulation, seed: int) -> tuple[Family, Federation, Plan]:
+    """What a simulation of "gmm" or "mor" is fitted by: the paper's family, its rows, and our way to starts."""
+    targets = None if simulation.targets is None else list(simulation.targets.values())
+    federation = Federation.from_sites(list(simulation.rows), list(simulation.rows.values()), targets)
+    n_sites, n_components, n_parameters = simulation.theta.shape
+    penalty = steady_penalty(2.0, 0.1, n_parameters, n_sites)
+    plan = Plan(StartPlan(n_components), tol=TOLERANCE, seed=seed, start_penalty=penalty)
+    return FAMILIES[model], federation, plan
 
 
 def _search(

@@ -14,7 +14,7 @@ import numpy as np
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.path import TWO, PathRequest, ScoreRequest, hurried
-from fedgrem.algorithms.tasks import local_task, setup_of
+from fedgrem.algorithms.tasks import local_task
 from fedgrem.data.federation import Units
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.wire import decode, named_leaves
@@ -145,15 +145,14 @@ class Declaration:
             names = number_like(np.uint8, (self.n_summarized, NAME_BYTES))
             return Census(number, column, column, number_like(np.bool_, ()), names)
         with precision(self.recipe.dtype):
-            step = local_task(task, setup_of(task, self.recipe.build_algorithm(), self.recipe.start_plan))
+            step = local_task(task, self.recipe.build_algorithm(), self.recipe.start_plan)
             return jax.eval_shape(step, self._some_data, self.order(task).sent)
 
     @cached_property
     def _params(self) -> Params:
         """One site's parameters."""
         with precision(self.recipe.dtype):
-            setup = setup_of("local_start", self.recipe.build_algorithm(), self.recipe.start_plan)
-            start = local_task("local_start", setup)
+            start = local_task("local_start", self.recipe.build_algorithm(), self.recipe.start_plan)
             nothing = Params(self._float((0,)), self._float((0,)))
             request = StartRequest(number_like(np.uint32, (2,)), nothing, self._float(()))
             params: Params = jax.eval_shape(start, self._some_data, request).params

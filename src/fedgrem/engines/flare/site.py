@@ -2,16 +2,13 @@
 
 import json
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fedgrem.algorithms.base import Algorithm
-from fedgrem.algorithms.start import StartPlan
-from fedgrem.algorithms.tasks import Setup, local_task, setup_of
+from fedgrem.algorithms.tasks import Task, local_task
 from fedgrem.data.federation import Federation, Units, padded_size
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
 from fedgrem.data.units import summarize_site
@@ -19,7 +16,6 @@ from fedgrem.engines.flare.declaration import CENSUS, Census, Declaration, Order
 from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.wire import Fields
 from fedgrem.errors import FedGrEMError, InputError, MessageError
-from fedgrem.families.base import Family
 from fedgrem.kernels.precision import numpy_dtype, precision
 from fedgrem.types import NumpyArray, SiteData
 
@@ -141,9 +137,8 @@ class SiteAtWork:
         federation = self._rows()
         if task == CENSUS:
             return self._census(federation)
-        data, sent = self._data(federation, order), jax.device_put(order.sent)
-        family, start, algorithm = setup_of(task, self._algorithm, self.recipe.start_plan)
-        reply = _answer(algorithm, data, sent, task=task, family=family, start=start)
+        step = local_task(task, self._algorithm, self.recipe.start_plan)
+        reply = _answer(step, self._data(federation, order), jax.device_put(order.sent))
         return jax.tree.map(np.asarray, reply)
 
     def _understand(self, task: str, fields: Fields) -> Order:
@@ -221,8 +216,6 @@ def check_floor(reply: Any, floor: float) -> None:
         raise DeclinedError("floor", f"a component holds {held:.3g} rows, and the floor is {floor:g}.")
 
 
-@partial(jax.jit, static_argnames=("task", "family", "start"))
-def _answer(
-    algorithm: Algorithm | None, data: SiteData, sent: Any, *, task: str, family: Family, start: StartPlan | None
-) -> Any:
-    return local_task(task, Setup(family, start, algorithm))(data, sent)
+@jax.jit
+def _answer(task: Task, data: SiteData, sent: Any) -> Any:
+    return task(data, sent)
