@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
-from fedgrem.cli.cache import keep_compiled_programs
+from fedgrem.compiled import keep_compiled_programs
 from fedgrem.data.simulate import simulate
 
 TRUE = 5

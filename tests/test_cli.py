@@ -12,7 +12,6 @@ import pytest
 
 from fedgrem import __version__
 from fedgrem.cli import main
-from fedgrem.cli.cache import cache_folder
 from fedgrem.cli.screen import warnings_as_notices
 from fedgrem.cli.tables import summary_view
 from fedgrem.report.summary import SiteSummary, Summary
@@ -293,17 +292,6 @@ def test_tables_fit_the_terminal_and_say_what_they_leave_out(width, n_sites, n_c
     if n_sites > 20:
         assert "the 20 sites farthest from the center" in text
         assert "the 20 parameters in which the centers differ most" in text
-
-
-def test_the_cache_is_where_the_user_keeps_caches(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "fedgrem" / "compiled"
-
-
-def test_no_place_for_a_cache_is_no_failure(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert cache_folder() is None
 
 
 def test_only_the_packages_own_warnings_are_shown(capsys):

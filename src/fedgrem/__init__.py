@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.estimators import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
     from fedgrem.models import load_model, save_model
 
@@ -16,6 +17,7 @@ __all__ = [
     "FederatedMixture",
     "FederatedRegressionMixture",
     "__version__",
+    "keep_compiled_programs",
     "load_model",
     "save_model",
 ]
@@ -24,6 +26,7 @@ _HOMES = {
     "FederatedGaussianMixture": "fedgrem.estimators",
     "FederatedMixture": "fedgrem.estimators",
     "FederatedRegressionMixture": "fedgrem.estimators",
+    "keep_compiled_programs": "fedgrem.compiled",
     "load_model": "fedgrem.models",
     "save_model": "fedgrem.models",
 }

@@ -39,10 +39,10 @@ def add_site(
     * `fedgrem add-site model/ west.csv --name west --out with-west/`
     """
     from fedgrem import FederatedRegressionMixture
-    from fedgrem.cli.cache import keep_compiled_programs
     from fedgrem.cli.files import check_folder, check_writable, fitted_columns, load, save
     from fedgrem.cli.screen import warnings_as_notices
     from fedgrem.cli.tables import print_summary
+    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_sites
     from fedgrem.report import summarize
 

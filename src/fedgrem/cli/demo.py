@@ -81,8 +81,8 @@ def demo(
 
 def _fitted(simulation: Simulation, name: str, penalty: float | str, seed: int) -> Any:
     from fedgrem import FederatedGaussianMixture
-    from fedgrem.cli.cache import keep_compiled_programs
     from fedgrem.cli.screen import progress_bar, warnings_as_notices
+    from fedgrem.compiled import keep_compiled_programs
 
     keep_compiled_programs()
     model = FederatedGaussianMixture(

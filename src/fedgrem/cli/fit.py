@@ -224,8 +224,8 @@ def read(data: list[Path], site: str | None) -> FileTable:
 def fitted(table: FileTable, chosen: list[str], target: str | None, weight: str | None, options: dict[str, Any]) -> Any:
     """A model of these options, fitted while a bar shows how far it is."""
     from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
-    from fedgrem.cli.cache import keep_compiled_programs
     from fedgrem.cli.screen import progress_bar, warnings_as_notices
+    from fedgrem.compiled import keep_compiled_programs
 
     keep_compiled_programs()
     rows = table.frame.select(chosen)

@@ -18,7 +18,7 @@ SERVER_SECONDS = 60.0
 
 def compile_cache() -> dict[str, str]:
     """Settings by which a server or site in the background keeps its compiled programs, as the command line does."""
-    from fedgrem.cli.cache import cache_folder, settings
+    from fedgrem.compiled import cache_folder, settings
 
     folder = cache_folder()
     if folder is None or "JAX_COMPILATION_CACHE_DIR" in os.environ:

@@ -44,9 +44,9 @@ def predict(
 
     * `fedgrem predict model/ new.parquet --site hospital --id patient | head`
     """
-    from fedgrem.cli.cache import keep_compiled_programs
     from fedgrem.cli.files import check_writable, fitted_columns, load
     from fedgrem.cli.screen import warnings_as_notices
+    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.data.files import check_column, read_sites
 
     if out is not None:

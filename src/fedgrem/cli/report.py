@@ -92,8 +92,8 @@ def _rows(saved: Saved, files: list[Path], site: str | None, target: str | None)
 def _write(model: Any, page: Path, options: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from fedgrem.cli.cache import keep_compiled_programs
     from fedgrem.cli.screen import warnings_as_notices
+    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.report.model import write_model_report
 
     keep_compiled_programs()

@@ -200,7 +200,7 @@ def _prepared(study: Which, embedding: Embedding) -> str:
 @contextmanager
 def _compiled_programs_kept() -> Iterator[None]:
     """Workers read this from their environment: only the first ever run of a study compiles."""
-    from fedgrem.cli.cache import cache_folder
+    from fedgrem.compiled import cache_folder
     from fedgrem.experiments.runner import environment
 
     folder = cache_folder()

@@ -125,7 +125,7 @@ def _write_rows(simulation: Simulation, folder: Path) -> dict[str, Path]:
 
 def _compile_once(recipe: Recipe, files: dict[str, Path]) -> None:
     """Fill the cache of compiled programs, or four processes on this machine would compile the same ones at once."""
-    from fedgrem.cli.cache import keep_compiled_programs
+    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.data.files import read_table
     from fedgrem.engines.flare.rehearsal import play_once
     from fedgrem.engines.flare.site import Settings, SiteAtWork
@@ -160,8 +160,8 @@ def running(study: Study, files: dict[str, Path]) -> Iterator[None]:
 
 def _fit_here(files: dict[str, Path], options: dict[str, Any]) -> Any:
     """The same fit by ``fedgrem fit`` on the same files."""
-    from fedgrem.cli.cache import keep_compiled_programs
     from fedgrem.cli.screen import progress_bar, warnings_as_notices
+    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.data.files import read_sites
 
     keep_compiled_programs()

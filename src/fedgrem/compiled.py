@@ -1,4 +1,4 @@
-"""Compiled programs are kept between runs of the command line, so that the second run of a kind starts at once."""
+"""Compiled programs are kept between runs, so that the second run of a kind starts at once."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,12 @@ def settings(folder: Path) -> dict[str, str | float | int]:
 
 
 def keep_compiled_programs() -> None:
-    """Turn JAX's persistent compilation cache on, unless the user has set one up or there is no place for it."""
+    """Keep what JAX compiles on disk, for later sessions of Python: a first fit compiles for many seconds.
+
+    The command line does this by itself. In Python it is asked for, since it is a setting of JAX and so holds for all
+    of the session. Nothing is changed if JAX has been given a place for it already, or if there is none; no more than
+    256 MiB are kept, in ``fedgrem/compiled`` of the user's cache folder.
+    """
     import jax
 
     config: Any = jax.config
