@@ -37,7 +37,7 @@ def suspects(seen, others=None):
 
 def verdict(seen, **options):
     nothing = np.zeros((len(seen.n_rows), 2))
-    return words(score(seen), seen, nothing, np.ones(len(seen.n_rows)), pulled=False, **options).tolist()
+    return words(score(seen), seen, nothing, np.ones_like(nothing), pulled=False, **options).tolist()
 
 
 def test_one_gaussian_gains_its_squared_distance_from_the_center():
@@ -114,7 +114,7 @@ def test_a_site_that_was_away_is_not_judged_and_the_others_are():
 def test_words_go_by_components_where_the_pull_decides():
     seen = draw(np.random.default_rng(7), n_sites=4)
     distance = np.array([[0.0, 0.0], [0.0, 0.9], [0.5, 1.1], [0.0, 0.0]])
-    found = words(score(seen), seen, distance, np.ones(4), pulled=True)
+    found = words(score(seen), seen, distance, np.ones_like(distance), pulled=True)
     assert found.tolist() == [AT_CENTER, SIMILAR, OWN_ANSWER, AT_CENTER]
 
 

@@ -6,7 +6,8 @@ import pytest
 from fedgrem import FederatedGaussianMixture
 from fedgrem.errors import InputError
 from fedgrem.report import summarize
-from fedgrem.report.summary import parameter_names, suspect_beyond
+from fedgrem.report.summary import parameter_names, pull, suspect_beyond
+from tests.report.models import made_up
 
 
 def federation(shift, n_rows=(40, 40, 40, 40)):
@@ -50,6 +51,16 @@ def test_extreme_penalties_leave_plain_json(penalty):
     again = json.loads(json.dumps(plain, allow_nan=False))
     assert again["n_sites"] == 5
     assert float(again["penalty"]) == penalty
+
+
+def test_rare_components_are_pulled_farther_and_a_site_fitted_alone_is_not_pulled():
+    model = made_up(n_sites=3, n_components=2)
+    model.fitted_alone_ = np.array([False, True, False])
+    expected = 4.0 / np.sqrt(100.0 * 2 * model.weights_)  # lambda is 4, rows are 100
+    expected[1] = 0.0
+    np.testing.assert_allclose(pull(model), expected)
+    np.testing.assert_allclose(pull(model.set_params(penalty_rows="site")), [[0.4, 0.4], [0.0, 0.0], [0.4, 0.4]])
+    assert not pull(model.set_params(algorithm="fedem")).any()
 
 
 def test_parameters_without_names_are_numbered():

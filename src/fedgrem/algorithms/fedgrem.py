@@ -171,8 +171,8 @@ class FedGrEM:
     def _pulled(self, moved: Upload, pull: Pull) -> Array:
         """One site's components, ``(R, q)``, drawn towards the center as the center itself will do."""
         theta, center = (self.family.in_noise_units(t, pull.spread) for t in (moved.params.theta, pull.center))
-        threshold = self._threshold(moved.n_rows * self.share(moved.params.weights), _step_scale(moved), pull.penalty)
-        return self.family.from_noise_units(group_soft_threshold(theta[None], center, threshold[None])[0], pull.spread)
+        within = self._threshold(moved.n_rows, moved.params.weights, pull.penalty, _step_scale(moved))
+        return self.family.from_noise_units(group_soft_threshold(theta[None], center, within[None])[0], pull.spread)
 
     def _next_penalty(self, central: Central) -> Array:
         n_sites, _, n_parameters = central.params.theta.shape
@@ -181,15 +181,14 @@ class FedGrEM:
         # No penalty is no pull at all, from the first round: lambda_0 is not to linger where there is nothing to share.
         return jnp.where(constant == 0, 0.0, penalty)
 
-    def _threshold(self, n_rows: Array, scale: Array, penalty: Array) -> Array:
-        threshold = penalty / jnp.sqrt(n_rows) * scale
-        return threshold * self.step_size if self.penalty_scaling == "step" else threshold
+    def _threshold(self, n_rows: Array, weights: Array, penalty: Array, scale: Array) -> Array:
+        """(..., R) of a step of this scale, a full one being 1; with n_rows ``(..., 1)`` and weights ``(..., R)``."""
+        full: Array = threshold(penalty, n_rows, weights, self.penalty_rows, self.penalty_scaling, self.step_size)
+        return scale * full
 
     def share(self, weights: Array) -> Array:
         """(..., R) what a component counts for at the center: its part of its site's rows, relative to an even one."""
-        if self.penalty_rows == "site":
-            return jnp.ones_like(weights)
-        return jnp.maximum(weights * weights.shape[-1], LEAST_PART)
+        return _share(weights, self.penalty_rows)
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
         """Find the penalized center of every component and pull the sites towards it."""
@@ -262,12 +261,43 @@ class FedGrEM:
         scale, share = _step_scale(uploads), self.share(uploads.params.weights)
         held = uploads.n_rows[:, None] * share
         weight = capped_rows(uploads.n_rows)[:, None] * share / scale
-        threshold = self._threshold(held, scale, penalty)
+        within = self._threshold(uploads.n_rows[:, None], uploads.params.weights, penalty, scale)
         if self.center_solver == "alternating":
-            return alternate_to_center(theta, weight, threshold, sweeps=self.center_sweeps)
+            return alternate_to_center(theta, weight, within, sweeps=self.center_sweeps)
         if self.center_solver == "redescending":
             weight = weight * trust(theta, held, start)
-        return shrink_to_center(theta, weight, threshold, start)
+        return shrink_to_center(theta, weight, within, start)
+
+
+def _share(weights: Array, penalty_rows: str) -> Array:
+    if penalty_rows == "site":
+        return jnp.ones_like(weights)
+    return jnp.maximum(weights * weights.shape[-1], LEAST_PART)
+
+
+@partial(jax.jit, static_argnames=("penalty_rows", "penalty_scaling"))
+def threshold(
+    penalty: Array | float,
+    n_rows: Array,
+    weights: Array,
+    penalty_rows: str,
+    penalty_scaling: str,
+    step_size: float | Array,
+) -> Array:
+    """(..., R) how far each component is pulled by ``penalty``, lambda.
+
+    Parameters
+    ----------
+    n_rows : (..., 1) of the sites; weights : (..., R) of their components; the others : options of :class:`FedGrEM`.
+
+    Examples
+    --------
+    >>> n_rows, weights = jnp.array([[100.0]]), jnp.array([[0.125, 0.875]])
+    >>> threshold(5.0, n_rows, weights, "component", "fixed", 0.95).round(2).tolist()
+    [[1.0, 0.3799999952316284]]
+    """
+    pull: Array = penalty / jnp.sqrt(n_rows * _share(weights, penalty_rows))
+    return pull * step_size if penalty_scaling == "step" else pull
 
 
 def _for_sites(penalty: Array, central: Central) -> Array:

@@ -175,13 +175,13 @@ def words(scores: Scores, seen: Sightings, distance: NumpyArray, pull: NumpyArra
 
     Parameters
     ----------
-    distance : (K, R) of the fitted components from the center; pull : (K,) the threshold each site withstood.
+    distance : (K, R) of the fitted components from the center; pull : (K, R) the threshold that each withstood.
     pulled : whether that pull decided who is at the center. A site is then at the center if every component is, similar
         if none is farther out than the pull, and has its own answer otherwise. If not, its deviance says so: within
         what chance explains in 95 of 100 sites, within four times that (twice the distance), or beyond.
     """
     if pulled:
-        at_center, similar = np.all(distance == 0.0, axis=1), np.all(distance <= pull[:, None], axis=1)
+        at_center, similar = np.all(distance == 0.0, axis=1), np.all(distance <= pull, axis=1)
     else:
         chance = by_chance(seen)
         at_center, similar = seen.deviance <= chance, seen.deviance <= 4.0 * chance

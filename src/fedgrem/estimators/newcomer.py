@@ -185,7 +185,7 @@ def _append(model: "BaseFederatedMixture", result: FitResult, units: Units | Non
     """Add the new site behind the others, in everything that has one entry per site."""
     seen = sightings(result)
     scores = score(seen, remembered(model, units))
-    verdict = judge(model, scores, seen, result.distance)
+    verdict = judge(model, scores, seen, result)
     nobody = np.zeros(1)  # it has no part in the center, and leaving it out moves nothing
     found = evidence(model, scores, seen, units, nobody, in_fit=False)
     alone = copy.copy(model)

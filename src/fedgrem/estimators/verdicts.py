@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.algorithms.base import capped_rows
-from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.fedgrem import FedGrEM, threshold
 from fedgrem.algorithms.registry import ALONE
 from fedgrem.algorithms.verdicts import (
     NOT_JUDGED,
@@ -41,6 +41,19 @@ def last_pull(model: "BaseFederatedMixture") -> float:
     return float(penalty[-1]) if len(penalty) else 0.0
 
 
+def thresholds(model: "BaseFederatedMixture", weights: NumpyArray, n_rows: NumpyArray) -> NumpyArray:
+    """How far the last round pulled each component of each site, ``(K, R)``; 0 where nothing was pulled.
+
+    Parameters
+    ----------
+    weights : (K, R) of the sites; n_rows : (K,).
+    """
+    if model.algorithm != "fedgrem":
+        return np.zeros_like(weights)
+    options = [model._options()[name] for name in ("penalty_rows", "penalty_scaling", "step_size")]
+    return np.asarray(threshold(last_pull(model), jnp.asarray(n_rows)[:, None], jnp.asarray(weights), *options))
+
+
 def is_pulled(model: "BaseFederatedMixture") -> bool:
     """Whether a finite pull decided who ended at the center."""
     return model.algorithm == "fedgrem" and 0.0 < last_pull(model) < np.inf
@@ -55,7 +68,7 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult, units: Uni
     seen = sightings(result)
     scores = score(seen)
     moved = _leave_one_out(model, result)
-    model.site_verdict_ = judge(model, scores, seen, result.distance)
+    model.site_verdict_ = judge(model, scores, seen, result)
     model.site_evidence_ = evidence(model, scores, seen, units, moved, in_fit=True)
 
 
@@ -68,9 +81,10 @@ def sightings(result: FitResult) -> Sightings:
     return Sightings(result.n_rows, own, 2.0 * (own - center), fitted, float(result.theta[0].size + spread))
 
 
-def judge(model: "BaseFederatedMixture", scores: Scores, seen: Sightings, distance: NumpyArray) -> NumpyArray:
+def judge(model: "BaseFederatedMixture", scores: Scores, seen: Sightings, result: FitResult) -> NumpyArray:
     """One word per site."""
-    return words(scores, seen, distance, last_pull(model) / np.sqrt(seen.n_rows), pulled=is_pulled(model))
+    pull = thresholds(model, result.weights, result.n_rows)
+    return words(scores, seen, result.distance, pull, pulled=is_pulled(model))
 
 
 def evidence(

@@ -58,8 +58,8 @@ def plot_thresholds(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes
     """Distance of every component of a site from its center, against how far that site may be before it is suspect.
 
     One line per site, the farthest first. The cross is where the site's rows alone would lead, as a root mean square
-    over components; the shaded bar ends where that makes it suspect. The tick is the pull of the center, so that a
-    component within the tick was moved onto the center. Components at the center are counted in the circle at 0.
+    over components; the shaded bar ends where that makes it suspect. Ticks are the pull of the center on each
+    component: what was within it was moved onto the center. Components at the center are counted in the circle at 0.
     """
     check_fitted(model)
     order = oddest(model)
@@ -67,12 +67,13 @@ def plot_thresholds(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes
     found = (model.site_distance_, suspect_beyond(model), own_distance(model), pull(model), suspect_sites(model))
     distance, limit, own, tick, suspect = (values[order] for values in found)
     places = np.arange(len(order))
-    within = np.concatenate([distance.ravel(), limit, own, tick])
+    within = np.concatenate([distance.ravel(), limit, own, tick.ravel()])
     end = 1.06 * max(float(within[np.isfinite(within)].max(initial=0.0)), 1e-9)
     ax.barh(places, np.minimum(limit, end), height=0.82, color=ALLOWED, label="not suspect")
-    shown = np.isfinite(tick) & (tick > 0)
-    ax.plot(tick[shown], places[shown], linestyle="none", marker="|", markersize=9, markeredgewidth=1.4, color=QUIET,
-            label="pull of the center")  # fmt: skip
+    if np.any(shown := np.isfinite(tick) & (tick > 0)):
+        rows = np.broadcast_to(places[:, None], tick.shape)
+        ax.plot(tick[shown], rows[shown], linestyle="none", marker="|", markersize=9, markeredgewidth=1.0, color=QUIET,
+                label="pull of the center")  # fmt: skip
     ax.plot(own, places, linestyle="none", marker="x", markersize=5, color="black", label="its own rows", zorder=3)
     for r in range(distance.shape[1]):
         away = distance[:, r] > 0

@@ -56,8 +56,9 @@ NOTES = {
     "noise units": "Distances count in units of the spread within components, whatever the units of the columns.",
     "limits": "One line per site, one mark per component; the circle counts the components at the center. The cross is "
     "where the site's rows alone would lead, over all components; the shaded bar ends where that becomes suspect.",
-    "pull": "The tick is the pull of the center: an answer within it is moved onto the center, one beyond it is "
-    "moved by that much, and what is left is drawn.",
+    "pull": "Ticks are the pull of the center, one for each component, the rarer the farther out: an answer within it "
+    "is moved onto the center, one beyond it is moved by that much, and what is left is drawn. A site that was fitted "
+    "alone has none.",
     "deviations": "Column by column, in its own unit, for the sites farthest out; a dot means at the center. Open a "
     "line to see them.",
     "gain": "A fifth of every site's rows was held back. The rest was fitted twice with the same options: by all "

@@ -103,7 +103,7 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> str:
     """One line per site, the oddest first: verdict, rows, weights as a bar, distance of each component."""
     names = [site.name for site in summary.sites]
     limits, pulls = (dict(zip(names, values, strict=True)) for values in (suspect_beyond(model), pull(model)))
-    judged, pulled = bool(np.isfinite(list(limits.values())).any()), any(pulls.values())
+    judged, pulled = bool(np.isfinite(list(limits.values())).any()), any(own.any() for own in pulls.values())
     largest = max([site.farthest for site in summary.sites] + [1e-12])
     digits = _distance_digits(model.site_distance_)
     head = [_th("site"), _th(""), _th("rows"), '<th class="left">weights, %</th>']
@@ -117,7 +117,7 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> str:
         cells = [_distance(value, scale, judged, digits) for value in site.distance]
         mark = f'<span class="mark in {KINDS.get(site.verdict, "open")}">{site.verdict}</span>'
         start = [_name(site.name), _td(mark, "left"), _td(f"{site.n_rows:,.12g}"), _td(bar(site.weights))]
-        cells += [_td(fixed(pulls[site.name], digits), "quiet")] if pulled else []
+        cells += [_td(_from_to(pulls[site.name], digits), "quiet")] if pulled else []
         if judged:
             own = site.evidence["distance"]
             cells += [_td(fixed(own, digits), "far" if own > limit else ""), _td(fixed(limit, digits), "quiet")]
@@ -126,6 +126,12 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> str:
     typical = [_td("center", "name"), _td("typical weights", "left quiet"), _td(""), _td(bar(summary.center_weights))]
     typical += [_td("")] * (summary.n_components + pulled + 2 * judged)
     return _folded(head, [typical], [line(site) for site in summary.oddest_first], "site")
+
+
+def _from_to(values: NumpyArray, digits: int) -> str:
+    """Numbers as one, or as the least and the greatest."""
+    least, greatest = (fixed(float(value), digits) for value in (values.min(), values.max()))
+    return least if least == greatest else f"{least} to {greatest}"
 
 
 def deviations(model: BaseFederatedMixture, summary: Summary) -> str:

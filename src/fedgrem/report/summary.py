@@ -7,6 +7,7 @@ import numpy as np
 from fedgrem.algorithms.verdicts import FALSE_ALARM, NOT_JUDGED, SUSPECT
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.verdicts import thresholds
 from fedgrem.report.selection import selection_of
 from fedgrem.types import NumpyArray
 
@@ -129,9 +130,9 @@ def measured_in_noise(model: BaseFederatedMixture) -> bool:
 
 
 def pull(model: BaseFederatedMixture) -> NumpyArray:
-    """How far the center pulled each site that withstood it, ``(K,)``: ``lambda / sqrt(n_k)`` of the last round."""
-    penalty = model.history_["penalty"]
-    return np.asarray((penalty[-1] if len(penalty) else 0.0) / np.sqrt(model.n_rows_))
+    """How far the center pulled each component of each site in the last round, ``(K, R)``; 0 at sites fitted alone."""
+    alone = getattr(model, "fitted_alone_", np.zeros(len(model.site_names_), dtype=bool))
+    return np.where(alone[:, None], 0.0, thresholds(model, model.weights_, model.n_rows_))
 
 
 def suspect_beyond(model: BaseFederatedMixture) -> NumpyArray:
