@@ -5,8 +5,15 @@ from itertools import count
 from pathlib import Path
 
 # Programs here are compiled often and run briefly: spend less on optimizing them (the second flag alone saves half of
-# the time of all tests). Set before JAX starts, and inherited by the processes that tests start.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+# the time of all tests), in one thread, as workers share the cores. One program per shape is compiled once for all
+# workers and all runs, however small it is. Set before JAX starts, and inherited by the processes that tests start.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_multi_thread_eigen=false",
+)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "jax")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 import pytest
@@ -14,7 +21,6 @@ import scipy.linalg  # noqa: F401  # loads its BLAS, which the limit below must 
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
-CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 MAPS = Path("/proc/self/maps")
 LONGEST = (
     "tests/test_examples.py",
@@ -33,11 +39,6 @@ MANY_MAPS = 40_000
 EVERY = 10
 """Tests after which they are counted: that takes a while, too."""
 finished = count(1)
-
-# One program per shape, compiled once for all workers and all runs, however small it is.
-jax.config.update("jax_compilation_cache_dir", str(CACHE))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 # Workers share the cores: threads inside small matrix products only get in each other's way.
 threadpool_limits(1)

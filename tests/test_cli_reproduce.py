@@ -28,6 +28,7 @@ def run(*arguments):
 def test_a_study_ends_with_a_table_and_the_paths_written(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(STUDIES, "gmm", tiny)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     folder = tmp_path / "results"
     assert run("gmm", "--out", str(folder), "--workers", "1", "--seeds", "1") == 0
     said = capsys.readouterr()
@@ -35,6 +36,7 @@ def test_a_study_ends_with_a_table_and_the_paths_written(tmp_path, capsys, monke
     assert str(folder / "index.html") in said.out.replace("\n", "")
     assert "2 of 2 cells" in said.err
     assert {path.name for path in folder.iterdir()} >= {"index.html", "rows.csv", "gmm-errors.png", "gmm-errors.svg"}
+    assert any((tmp_path / "fedgrem" / "compiled").iterdir())
 
 
 def test_unknown_methods_and_foreign_folders_are_refused_in_one_line(tmp_path, capsys):

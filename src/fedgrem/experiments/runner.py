@@ -21,6 +21,8 @@ from fedgrem.experiments.specs import Method, Setting, Study
 ROWS = "rows.jsonl"
 """One JSON object per line, appended and flushed as cells finish."""
 SPEC = "study.json"
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+"""XLA's flag; given twice, compiled programs would not be found again in JAX's cache."""
 UNTIMED = ("seconds", "start_seconds")
 """Columns that differ from run to run, whatever the result."""
 
@@ -216,8 +218,9 @@ def _interrupts_wait() -> Iterator[None]:
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
     """Workers share the cores: each computes in one thread, set before it loads JAX."""
+    flags = os.environ.get("XLA_FLAGS", "").split()
     wanted = {
-        "XLA_FLAGS": (os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false").strip(),
+        "XLA_FLAGS": " ".join(flags if ONE_THREAD in flags else [*flags, ONE_THREAD]),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }

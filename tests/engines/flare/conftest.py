@@ -33,22 +33,14 @@ def study(flare, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("study")
     made = init_study(folder / "study", NAMES, "localhost", free_port())
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(compiled()), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     try:
-        start_server(made.server, environment)
+        start_server(made.server)
         for name in NAMES:
             write_settings(write_site(folder, name), made.kit(name) / "local")
-            start_site(made.kit(name), name, environment)
+            start_site(made.kit(name), name)
         wait_for_server(made)
         wait_for_sites(made, list(NAMES), 60.0)
-        yield SimpleNamespace(study=made, folder=folder, environment=environment)
+        yield SimpleNamespace(study=made, folder=folder)
     finally:
         for kit in (*(made.kit(name) for name in NAMES), made.server):
             stop(kit)
-
-
-def compiled():
-    """The compilation cache of the test run, shared with the sites."""
-    from tests.conftest import CACHE
-
-    return CACHE

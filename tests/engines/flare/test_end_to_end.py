@@ -80,7 +80,7 @@ def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_a
     assert "fedgrem sites resume" in str(first.error)
     assert (run_folder(place, run) / CHECKPOINT).exists()
 
-    start_server(place.server, study.environment)
+    start_server(place.server)
     wait_for_server(place)
     wait_for_sites(place, list(NAMES), 60.0)
     second = Watched(place, run).join()

@@ -8,14 +8,6 @@ from fedgrem.errors import InputError, MissingExtraError
 from tests.engines.flare.studies import NAMES, rows_of
 
 
-@pytest.fixture(autouse=True)
-def _shared_cache(monkeypatch):
-    from tests.conftest import CACHE
-
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(CACHE))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-
-
 def test_a_fit_in_the_simulator_is_the_fit_in_process(flare):
     options = {"n_components": 2, "covariance": "identity", "n_init": 2, "max_rounds": 5, "tol": 0.0, "random_state": 1}
     rows = {name: rows_of(name)[0] for name in NAMES}
