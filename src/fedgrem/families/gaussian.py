@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedgrem.families.sampling import spread_rows
 from fedgrem.kernels import gaps
 from fedgrem.kernels import spread as spreads
-from fedgrem.kernels.covariance import second_moments
+from fedgrem.kernels.covariance import products_pay, quadratic_log_density, second_moments
 from fedgrem.types import Array, SiteData
 
 Covariance: TypeAlias = Literal["identity", "spherical", "diag", "tied", "full"]
@@ -57,7 +57,10 @@ class Gaussian:
             log_scale = jnp.sum(jnp.log(jnp.diagonal(whitener)))
             return _unit_log_density(whitener @ x, theta @ whitener.T) + log_scale - constant
         if self.covariance == "full":
-            return jax.vmap(_full_log_density, in_axes=(None, 0, 0))(x, theta, spread) - constant
+            if not products_pay(*theta.shape[::-1]):
+                return jax.vmap(_full_log_density, in_axes=(None, 0, 0))(x, theta, spread) - constant
+            middle = theta.mean(axis=0)
+            return quadratic_log_density(x - middle[:, None], theta - middle, spreads.whitener(spread)) - constant
         logs = jnp.broadcast_to(spread, theta.shape)
         precision = jnp.exp(-2.0 * jnp.clip(logs, -spreads.MOST, spreads.MOST))
         square = precision @ (x * x) - 2.0 * ((precision * theta) @ x)
