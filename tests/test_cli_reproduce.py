@@ -47,6 +47,11 @@ def test_unknown_methods_and_foreign_folders_are_refused_in_one_line(tmp_path, c
     assert "another study" in capsys.readouterr().err
 
 
+def test_a_covariance_is_for_real_data(capsys):
+    assert run("gmm", "--covariance", "full") == 1
+    assert "--covariance is for studies on real data" in capsys.readouterr().err
+
+
 def test_an_unknown_study_is_wrong_usage(capsys):
     assert run("nist") == 2
     assert "nist" in capsys.readouterr().err

@@ -62,6 +62,7 @@ def test_a_cell_scores_every_method_on_the_rows_held_out(made):
     assert rows["fedgrem"]["error"] < 5.0
     assert rows["fedem"]["error"] > rows["fedgrem"]["error"] + 5.0
     assert all(row["panel"] == "far" and row["x"] == 33.0 for row in rows.values())
+    assert rows["fedgrem"]["log_likelihood"] > rows["fedem"]["log_likelihood"] + 0.5
 
 
 def test_images_are_spread_anew_in_every_replication(monkeypatch):

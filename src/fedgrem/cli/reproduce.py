@@ -47,6 +47,16 @@ class Embedding(StrEnum):
     pca = "pca"
 
 
+class Shape(StrEnum):
+    """Covariances of the components that are fitted to real data."""
+
+    identity = "identity"
+    spherical = "spherical"
+    diag = "diag"
+    tied = "tied"
+    full = "full"
+
+
 class Start(StrEnum):
     """Where the methods begin."""
 
@@ -80,6 +90,10 @@ def reproduce(
     embedding: Annotated[
         Embedding, typer.Option(help="How images are brought to ten dimensions, once; then it is cached.")
     ] = Embedding.tsne,
+    covariance: Annotated[
+        Shape | None,
+        typer.Option(help="Of the components, on real data.", show_default="`tied` for pen, `full` for images"),
+    ] = None,
 ) -> None:
     """Run one of the paper's studies and write its figures, tables and a page.
 
@@ -115,9 +129,14 @@ def reproduce(
     real = study.value in REAL
     if real and start is Start.paper:
         raise InputError("--start paper is for the simulations; studies on real data have one search for all methods.")
+    if not real and covariance is not None:
+        raise InputError("--covariance is for studies on real data; the simulations have the paper's unit covariances.")
+    if covariance is not None:
+        plan = plan.with_covariance(covariance.value)
     name = study.value + ("-quick" if quick else "") + ("-paper-starts" if start is Start.paper else "")
     if study in (Which.mnist, Which.fashion):
         name += f"-{embedding.value}"
+    name += f"-{covariance.value}" if covariance is not None else ""
     folder = out or Path("results") / name
     check_writable(folder)
     command = _command()
@@ -125,8 +144,8 @@ def reproduce(
     workers = workers or os.cpu_count() or 1
     begin = time.monotonic()
     try:
-        with _compiled_programs_kept(), _data_at(data, embedding), _bar(plan.title) as tell:
-            note = _prepared(study, embedding) if real else ""
+        with _compiled_programs_kept(), _data_at(data, embedding), _bar(plan.title) as (tell, say):
+            note = _prepared(study, embedding, say) if real else ""
             rows = run_study(plan, folder, workers=workers, on_progress=tell)
     except KeyboardInterrupt:
         done = len(plan.cells()) - len(missing_cells(plan, read_rows(folder)))
@@ -182,7 +201,7 @@ def _data_at(folder: Path | None, embedding: Embedding) -> Iterator[None]:
         yield
 
 
-def _prepared(study: Which, embedding: Embedding) -> str:
+def _prepared(study: Which, embedding: Embedding, say: Callable[[str], None]) -> str:
     """Have the data set, and its embedding, ready before workers start; returns what the page is to say of it."""
     from fedgrem.experiments.real import embedding_of, load
     from fedgrem.kernels.precision import precision
@@ -192,7 +211,9 @@ def _prepared(study: Which, embedding: Embedding) -> str:
     if data.sites is not None:
         return ""
     with precision("float64"):
-        found = embedding_of(data, embedding.value)
+        found = embedding_of(
+            data, embedding.value, lambda done, total: say(f"embedding the images, once: step {done} of {total}")
+        )
     versions = ", ".join(f"{name} {version}" for name, version in found.made.get("versions", {}).items())
     return f"Images were embedded by {embedding.value} ({versions}) in {duration(found.seconds)}, with seed 0."
 
@@ -216,7 +237,8 @@ def _compiled_programs_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Callable[[StudyProgress], None]]:
+def _bar(title: str) -> Iterator[tuple[Callable[[StudyProgress], None], Callable[[str], None]]]:
+    """What a study tells of its cells, and what is to be said before there are any."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -240,4 +262,4 @@ def _bar(title: str) -> Iterator[Callable[[StudyProgress], None]]:
             detail = f"{progress.done} of {progress.total} cells, {left}"
             bar.update(line, total=progress.total, completed=progress.done, detail=detail)
 
-        yield tell
+        yield tell, lambda text: bar.update(line, detail=text)

@@ -1,10 +1,11 @@
 """One cell of a study on real data: split, spoil some sites, fit without labels, score the rows held out."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,9 @@ from fedgrem.engines.inprocess import InProcess
 from fedgrem.experiments.methods import play_methods, search_starts
 from fedgrem.experiments.specs import DTYPE, FITS, Method, Setting
 from fedgrem.families.base import Family
-from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.gaussian import Covariance, Gaussian
 from fedgrem.kernels.precision import numpy_dtype, precision
+from fedgrem.kernels.responsibilities import row_posterior
 from fedgrem.kernels.scores import misclustering_by_site
 from fedgrem.types import Array, FitResult, NumpyArray, Params, SiteData
 
@@ -66,10 +68,13 @@ def load(name: str) -> RealData:
     return load_mnist(folder) if name == "mnist" else load_fashion(folder)
 
 
-def embedding_of(data: RealData, method: str | None = None) -> Embedding:
+def embedding_of(
+    data: RealData, method: str | None = None, on_progress: Callable[[int, int], None] | None = None
+) -> Embedding:
     """Images in a few dimensions; found once, then read from the cache."""
     chosen: Any = method or os.environ.get(EMBEDDING, "tsne")
-    return embed(data.rows, method=chosen, n_components=DIMENSIONS, seed=0, cache=cache_folder() / "embeddings")
+    place = cache_folder() / "embeddings"
+    return embed(data.rows, method=chosen, n_components=DIMENSIONS, seed=0, cache=place, on_progress=on_progress)
 
 
 @lru_cache(maxsize=1)
@@ -135,16 +140,23 @@ def _spoiled(rows: NumpyArray, way: str, other: NumpyArray, generator: np.random
 
 
 @partial(jax.jit, static_argnames="family")
-def _predicted(family: Family, data: SiteData, params: Params) -> Array:
-    def one(data: SiteData, params: Params) -> Array:
+def _predicted(family: Family, data: SiteData, params: Params) -> tuple[Array, Array]:
+    """The likeliest component of every row, and the row's log-likelihood, ``(K, n)`` each."""
+
+    def one(data: SiteData, params: Params) -> tuple[Array, Array]:
         density = family.log_density(data, params.theta, params.spread)
-        return jnp.argmax(density + jnp.log(params.weights)[:, None], axis=0)
+        share, log_likelihood = row_posterior(density, params.weights)
+        return jnp.argmax(share, axis=0), log_likelihood
 
     return jax.vmap(one)(data, params)
 
 
-def misclustering(family: Family, result: FitResult, tested: list[NumpyArray], split: Split) -> float:
-    """Percent of held-out rows in the wrong group, each site relabelled as suits it best; mean over honest sites."""
+def held_out_scores(family: Family, result: FitResult, tested: list[NumpyArray], split: Split) -> dict[str, float]:
+    """What a fit is worth on rows that it has not seen, as means over honest sites.
+
+    ``error`` is the percentage of rows in the wrong group, each site relabelled as suits it best; ``log_likelihood`` is
+    per row, and knows nothing of labels.
+    """
     size = max(len(rows) for rows in tested)
     columns = np.zeros((len(tested), tested[0].shape[1], size))
     for k, rows in enumerate(tested):
@@ -155,15 +167,19 @@ def misclustering(family: Family, result: FitResult, tested: list[NumpyArray], s
         jnp.asarray(result.theta),
         None if result.spread is None else jnp.asarray(result.spread),
     )
-    found = np.asarray(_predicted(family, SiteData(jnp.asarray(columns), blank, blank), params))
+    found, fit = map(np.asarray, _predicted(family, SiteData(jnp.asarray(columns), blank, blank), params))
     site = np.repeat(np.arange(len(tested)), [len(rows) for rows in tested])
     predicted = np.concatenate([found[k, : len(rows)] for k, rows in enumerate(tested)])
     rates = misclustering_by_site(site, np.concatenate(split.test_labels), predicted)
-    return 100.0 * float(np.mean(rates[split.honest]))
+    likelihoods = np.array([fit[k, : len(rows)].mean() for k, rows in enumerate(tested)])
+    return {
+        "error": 100.0 * float(np.mean(rates[split.honest])),
+        "log_likelihood": float(np.mean(likelihoods[split.honest])),
+    }
 
 
 def play_real_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
-    """One row per method: mis-clustering, rounds, time. All methods fit the same rows from the same start."""
+    """One row per method: scores, rounds, time. All methods fit the same rows from the same start."""
     split = split_and_spoil(by_site(setting.model, seed), seed, **setting.simulation)
     names = [f"site-{k + 1:03d}" for k in range(len(split.trained))]
     raw = Federation.from_sites(names, split.trained)
@@ -171,9 +187,9 @@ def play_real_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> 
     federation = raw.in_units(units)
     tested = [(rows - units.location) / units.scale for rows in split.tested]
     n_groups = len(np.unique(np.concatenate(split.test_labels)))
-    family = Gaussian("tied")
-    penalty = steady_penalty(2.0, 0.1, federation.n_features, len(names))
     fits = FITS[setting.model]
+    family = Gaussian(cast(Covariance, setting.covariance or fits.covariance))
+    penalty = steady_penalty(2.0, 0.1, federation.n_features, len(names))
     start = StartPlan(n_groups, fits.n_init, fits.short, long=fits.long)
     plan = Plan(start, max_rounds=fits.most_rounds, tol=fits.tolerance, seed=seed, start_penalty=penalty)
     common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
@@ -181,7 +197,7 @@ def play_real_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> 
         dtype = numpy_dtype(DTYPE)
         search = partial(_search, family, plan)
         return [
-            common | told | {"error": misclustering(family, result, tested, split)}
+            common | told | held_out_scores(family, result, tested, split)
             for result, told in play_methods(methods, family, federation, plan, search, dtype)
         ]
 

@@ -37,10 +37,14 @@ CONTAMINATION = {
     "clump": "its rows are replaced by a tight clump near a cluster of another site",
 }
 """Way -> what is done to a contaminated site."""
-MODEL = (
-    "Gaussian components with one shared covariance matrix, in units common to all sites, for all methods; the paper's "
-    "have identity covariances"
-)
+SHAPES = {
+    "identity": "unit covariances, as in the paper",
+    "spherical": "one variance each",
+    "diag": "a variance for every column each",
+    "tied": "one shared covariance matrix",
+    "full": "a covariance matrix each",
+}
+"""Covariance -> what the components have."""
 
 
 def real_lead(study: Study, n_seeds: int) -> str:
@@ -54,12 +58,14 @@ def real_lead(study: Study, n_seeds: int) -> str:
 def real_facts(study: Study) -> dict[str, str]:
     """What was fitted and what was scored."""
     fits = FITS[study.settings[0].model]
+    covariance = study.settings[0].covariance or fits.covariance
     kept = "as many rows of each site as the setting says" if study.name == "pen-small" else "four fifths of each site"
     return {
         "data": SOURCES[study.name],
         "each seed": f"{kept} are fitted without labels; a fifth that no fit has seen is scored, with the groups of "
         "each site matched to its labels as suits it best",
-        "model": MODEL,
+        "model": f"Gaussian components with {SHAPES[covariance]}, in units common to all sites, for all methods; the "
+        "paper's have identity covariances",
         "starts": f"the best of {fits.n_init} restarts of {fits.short} EM iterations at every site, followed for "
         f"{fits.long}, twice, and compared with the common one; where all rows are in one pot, the best of 10 restarts "
         "of 20 iterations, on some 10,000 rows if there are more, followed on all",
