@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from math import log, pi
 from typing import Literal, TypeAlias
 
-import jax
 import jax.numpy as jnp
 
 from fedgrem.families.sampling import spread_rows
 from fedgrem.kernels import gaps
 from fedgrem.kernels import spread as spreads
-from fedgrem.kernels.covariance import products_pay, quadratic_log_density, second_moments
+from fedgrem.kernels.covariance import second_moments, white_log_density
 from fedgrem.types import Array, SiteData
 
 Covariance: TypeAlias = Literal["identity", "spherical", "diag", "tied", "full"]
@@ -57,10 +56,7 @@ class Gaussian:
             log_scale = jnp.sum(jnp.log(jnp.diagonal(whitener)))
             return _unit_log_density(whitener @ x, theta @ whitener.T) + log_scale - constant
         if self.covariance == "full":
-            if not products_pay(*theta.shape[::-1]):
-                return jax.vmap(_full_log_density, in_axes=(None, 0, 0))(x, theta, spread) - constant
-            middle = theta.mean(axis=0)
-            return quadratic_log_density(x - middle[:, None], theta - middle, spreads.whitener(spread)) - constant
+            return white_log_density(x, theta, spreads.whitener(spread))
         logs = jnp.broadcast_to(spread, theta.shape)
         precision = jnp.exp(-2.0 * jnp.clip(logs, -spreads.MOST, spreads.MOST))
         square = precision @ (x * x) - 2.0 * ((precision * theta) @ x)
@@ -326,9 +322,3 @@ def _about_middle(data: SiteData) -> tuple[Array, Array]:
 def _unit_log_density(x: Array, theta: Array) -> Array:
     """Under unit covariance and but for the constant, ``(R, n)``."""
     return theta @ x - 0.5 * jnp.sum(theta * theta, axis=1)[:, None] - 0.5 * jnp.sum(x * x, axis=0)
-
-
-def _full_log_density(x: Array, mean: Array, spread: Array) -> Array:
-    whitener = spreads.whitener(spread)
-    white = whitener @ (x - mean[:, None])
-    return jnp.sum(jnp.log(jnp.diagonal(whitener))) - 0.5 * jnp.sum(white * white, axis=0)

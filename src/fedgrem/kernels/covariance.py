@@ -33,17 +33,43 @@ class FullGaussians(NamedTuple):
 
 def full_log_density(columns: Array, mean: Array, covariance: Array) -> Array:
     """Log density of every row under every Gaussian, ``(M, n)``, for ``columns`` (p, n)."""
-    n_features = columns.shape[0]
+    # The inverse of a p x p factor, then one product with all rows: faster than a solve per row.
+    return white_log_density(columns, mean, inverse_lower(cholesky(covariance)))
 
-    def one(center: Array, matrix: Array) -> Array:
-        factor = cholesky(matrix)
-        # The inverse of a p x p factor, then one product with all rows: faster than a solve per row.
-        whitener = inverse_lower(factor)
-        white = whitener @ (columns - center[:, None])
-        log_scale = jnp.sum(jnp.log(jnp.diagonal(factor)))
-        return -0.5 * jnp.sum(white * white, axis=0) - log_scale - 0.5 * n_features * log(2.0 * pi)
 
-    return jax.vmap(one)(mean, covariance)
+def white_log_density(columns: Array, mean: Array, whitener: Array) -> Array:
+    """The same, given the inverses ``(M, p, p)`` of the Cholesky factors of the covariances."""
+    if products_pay(len(columns), len(mean)):
+        middle = mean.mean(axis=0)  # rows far from zero would be lost in rounding
+        density = _quadratic(columns - middle[:, None], mean - middle, whitener)
+    else:
+        white = jax.vmap(lambda center, matrix: matrix @ (columns - center[:, None]))(mean, whitener)
+        density = _log_scale(whitener)[:, None] - 0.5 * jnp.sum(white * white, axis=1)
+    return density - 0.5 * len(columns) * log(2.0 * pi)
+
+
+def products_pay(n_features: int, n_components: int) -> bool:
+    """Whether all products of two features, once for all components, take less room than rows per component."""
+    return n_features <= 2 * n_components
+
+
+def _quadratic(columns: Array, mean: Array, whitener: Array) -> Array:
+    r"""Log density but for a constant, ``(M, n)``.
+
+    :math:`-\tfrac12 x'Px + x'P\mu` is linear in the products of two features and in the features. These are the same
+    for all Gaussians, and one product of matrices is faster than a small one for each of them.
+    """
+    precision = jnp.swapaxes(whitener, 1, 2) @ whitener
+    first, second = np.tril_indices(len(columns))
+    half = np.where(first == second, 0.5, 1.0).astype(columns.dtype)
+    slopes = jnp.einsum("rab,rb->ra", precision, mean)
+    offset = _log_scale(whitener) - 0.5 * jnp.sum(slopes * mean, axis=1)
+    products = columns[first] * columns[second]
+    return slopes @ columns - (half * precision[:, first, second]) @ products + offset[:, None]
+
+
+def _log_scale(whitener: Array) -> Array:
+    return jnp.sum(jnp.log(jnp.diagonal(whitener, axis1=1, axis2=2)), axis=1)
 
 
 def moments(data: SiteData, mass: Array, reference: Array) -> Moments:
@@ -60,11 +86,6 @@ def moments(data: SiteData, mass: Array, reference: Array) -> Moments:
     return Moments(held, first - held[:, None] * away, second)
 
 
-def products_pay(n_features: int, n_components: int) -> bool:
-    """Whether all products of two features, once for all components, take less room than rows per component."""
-    return n_features <= 2 * n_components
-
-
 def _second_about_zero(rows: Array, mass: Array) -> Array:
     """``sum_i m_ri x_i x_i'``, ``(M, p, p)``, for ``rows`` (n, p)."""
     n_features = rows.shape[1]
@@ -75,26 +96,6 @@ def _second_about_zero(rows: Array, mass: Array) -> Array:
     place = np.zeros((n_features, n_features), dtype=int)
     place[first, second] = place[second, first] = np.arange(len(first))
     return (mass @ (rows[:, first] * rows[:, second]))[:, place]
-
-
-def quadratic_log_density(columns: Array, mean: Array, whitener: Array) -> Array:
-    r"""Log density but for ``(2 pi)^(-p/2)`` of every row under every Gaussian, ``(M, n)``, as one matrix product.
-
-    :math:`-\tfrac12 x'Px + x'P\mu` is linear in the products of two features and in the features. These are the same
-    for all Gaussians, and one product of matrices is faster than a small one for each of them.
-
-    Parameters
-    ----------
-    columns : (p, n), best about a point among them: what is far from all would be lost in rounding.
-    mean : (M, p); whitener : (M, p, p), P is its square.
-    """
-    precision = jnp.swapaxes(whitener, 1, 2) @ whitener
-    first, second = np.tril_indices(columns.shape[0])
-    half = np.where(first == second, 0.5, 1.0).astype(columns.dtype)
-    slopes = jnp.einsum("rab,rb->ra", precision, mean)
-    offset = jnp.sum(jnp.log(jnp.diagonal(whitener, axis1=1, axis2=2)), axis=1) - 0.5 * jnp.sum(slopes * mean, axis=1)
-    products = columns[first] * columns[second]
-    return slopes @ columns - (half * precision[:, first, second]) @ products + offset[:, None]
 
 
 def from_moments(total: Moments, before: FullGaussians, reg_covar: Array | float) -> FullGaussians:
