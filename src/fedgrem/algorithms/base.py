@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedgrem.families.base import Family
+from fedgrem.kernels.median import median
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 WEIGHT_CAP = 10.0
@@ -58,7 +59,7 @@ class Engine(Protocol):
 @jax.jit
 def capped_rows(n_rows: Array) -> Array:
     """Site weights at the center: rows, but at most ``WEIGHT_CAP`` times the median site's."""
-    return jnp.minimum(n_rows, WEIGHT_CAP * jnp.median(n_rows))
+    return jnp.minimum(n_rows, WEIGHT_CAP * median(n_rows))
 
 
 @jax.jit

@@ -12,6 +12,7 @@ from fedgrem.algorithms.local import gradient_upload, middle_spread
 from fedgrem.families.base import Family
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
 from fedgrem.kernels.center import CenterSolution, alternate_to_center, group_soft_threshold, shrink_to_center, trust
+from fedgrem.kernels.median import median
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 LEAST_PART = 0.05
@@ -129,7 +130,7 @@ class FedGrEM:
     def central_start(self, params: Params, n_rows: Array) -> Central:
         """Begin at the coordinate-wise median of the starts, with lambda_0."""
         penalty = jnp.asarray(self.penalty_start, dtype=params.theta.dtype)
-        center = jnp.median(params.theta, axis=0)
+        center = median(params.theta)
         middle = middle_spread(params)
         noise = self.penalty if self.covariance_penalty is None else self.covariance_penalty
         mine, its = (jnp.asarray(c, dtype=params.theta.dtype) for c in (self.penalty, noise))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedgrem.families.base import Family, ascend, expect, maximize
+from fedgrem.kernels.median import median
 from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 
@@ -37,13 +38,13 @@ def exact_upload(family: Family, data: SiteData, params: Params) -> Upload:
 def unpenalized_start(params: Params, n_rows: Array, extra: Any = ()) -> Central:
     """What the center of an algorithm without a penalty holds before round 1."""
     nothing = jnp.zeros((), dtype=params.theta.dtype)
-    center = jnp.median(params.theta, axis=0)
+    center = median(params.theta)
     return Central(params, center, n_rows, params.weights, nothing, extra, middle_spread(params))
 
 
 def middle_spread(params: Params) -> Array | None:
     """The coordinate-wise median of the sites' spreads ``(K, C, s)``; any numbers are a valid spread."""
-    return None if params.spread is None else jnp.median(params.spread, axis=0)
+    return None if params.spread is None else median(params.spread)
 
 
 def without_solver(central: Central) -> tuple[Central, Array, Array]:
@@ -64,7 +65,7 @@ class Alone:
 
     def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
         """Take what the sites sent; the coordinate-wise median is reported as center, and nobody is moved to it."""
-        center = jnp.median(uploads.params.theta, axis=0)
+        center = median(uploads.params.theta)
         spread = middle_spread(uploads.params)
         return without_solver(central._replace(params=uploads.params, center=center, spread=spread))
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.local import LocalEM, LocalGrEM, unpenalized_start
 from fedgrem.algorithms.start import StartPlan
+from fedgrem.kernels.median import median
 from fedgrem.types import Array, Central, Params
 
 
@@ -24,7 +25,7 @@ class InOnePot:
 
     def central_start(self, params: Params, n_rows: Array) -> Central:
         """Begin at one common start: the coordinate-wise median of those given."""
-        middle: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.median(leaf, axis=0), leaf.shape), params)
+        middle: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(median(leaf), leaf.shape), params)
         middle = middle._replace(weights=middle.weights / middle.weights.sum(axis=1, keepdims=True))
         return unpenalized_start(middle, n_rows)
 

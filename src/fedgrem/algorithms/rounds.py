@@ -14,6 +14,7 @@ from fedgrem.algorithms.path import ROUNDS, Choice, choose_penalty
 from fedgrem.algorithms.plan import Plan, Progress
 from fedgrem.algorithms.search import Starts, count_numbers, find_starts
 from fedgrem.algorithms.uncertainty import ask_uncertainty
+from fedgrem.kernels.median import median
 from fedgrem.types import (
     Array,
     Broadcast,
@@ -99,9 +100,7 @@ def _in_errors(algorithm: Algorithm, before: Central, after: Central) -> tuple[A
     if params.spread is not None and before.params.spread is not None:
         spread = jnp.abs(params.spread - before.params.spread).max(axis=(1, 2)) * jnp.sqrt(2.0 * after.n_rows)
         moved = jnp.maximum(moved, spread)
-    return moved, jnp.max(
-        length(after.center - before.center) * jnp.sqrt(jnp.maximum(common, jnp.median(held, axis=0)))
-    )
+    return moved, jnp.max(length(after.center - before.center) * jnp.sqrt(jnp.maximum(common, median(held))))
 
 
 @jax.jit

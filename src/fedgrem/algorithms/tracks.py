@@ -14,6 +14,7 @@ import numpy as np
 from fedgrem.algorithms.base import capped_rows
 from fedgrem.families.base import LEAST_SHARE, Family
 from fedgrem.kernels.center import shrink_to_center
+from fedgrem.kernels.median import median
 from fedgrem.types import Array, NumpyArray, Params, StartReply
 
 NEAR = 0.1
@@ -34,7 +35,7 @@ def first_tracks(params: Params, names: tuple[str, ...], n_tracks: int, generato
     guesses = np.stack([_sorted(guess) for guess in [np.median(theta, axis=0), *theta[donors]]])
     even = Params(jnp.full(guesses.shape[:2], 1.0 / guesses.shape[1]), jnp.asarray(guesses))
     if params.spread is not None:  # sorted components have no labels, and so one noise for all
-        noise = jnp.median(params.spread, axis=(0, 1))
+        noise = median(params.spread.reshape(-1, params.spread.shape[-1]))
         even = even._replace(spread=jnp.broadcast_to(noise, (len(guesses), *params.spread.shape[1:])))
     return breed(even, np.zeros(len(guesses)), pool_of(params), n_tracks, generator, keep=n_tracks)
 
@@ -104,13 +105,13 @@ def next_guess(family: Family, reply: StartReply, before: Params) -> Params:
 
     def one(theta: Array, guess: Array) -> Array:
         distance = jnp.sqrt(jnp.sum((theta - guess) ** 2, axis=-1))
-        threshold = jnp.broadcast_to(NEAR * jnp.median(distance, axis=0), say.shape)
+        threshold = jnp.broadcast_to(NEAR * median(distance), say.shape)
         return shrink_to_center(theta, say, threshold, guess, tol=1e-4, max_iterations=30).center
 
     moved = jax.vmap(one, in_axes=(1, 0))(theta, guess)
-    middle = jnp.maximum(jnp.median(weights, axis=0), LEAST_SHARE / n_components)
+    middle = jnp.maximum(median(weights), LEAST_SHARE / n_components)
     found = family.from_noise_units(jnp.where(jnp.isfinite(moved), moved, guess), before.spread)
-    spread = None if reply.params.spread is None else jnp.median(reply.params.spread, axis=0)
+    spread = None if reply.params.spread is None else median(reply.params.spread)
     return Params(middle / middle.sum(axis=1, keepdims=True), found, spread)
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedgrem.kernels.median import median
 from fedgrem.types import Array
 
 
@@ -135,7 +136,7 @@ def trust(theta: Array, n_rows: Array, center: Array) -> Array:
     [1.0, 1.0, 1.0, 0.6399999856948853, 0.0]
     """
     away, root = _row_norm(theta - center), jnp.sqrt(n_rows)
-    usual = jnp.maximum(jnp.median(away, axis=0), jnp.median(away * root, axis=0) / root)
+    usual = jnp.maximum(median(away), median(away * root) / root)
     # Where most sites agree exactly, any distance would be far: then all of them count.
     return jnp.where(usual > 0, jnp.clip(2.0 - away / (FAR * jnp.where(usual > 0, usual, 1.0)), 0.0, 1.0), 1.0)
 
