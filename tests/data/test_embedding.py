@@ -203,7 +203,7 @@ def test_a_missing_library_is_named_with_its_extra(blobs, tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "isomap"}, "there is no embedding 'isomap'; choose from: tsne, umap, pca"),
+        ({"method": "isomap"}, "there is no embedding 'isomap'; choose from: umap, tsne, pca"),
         ({"n_components": 21}, r"rows of shape \(120, 20\) cannot be embedded in 21 dimensions"),
         ({"method": "pca", "n_components": 2, "perplexity": 5}, "principal components take no options, got perplexity"),
         ({"n_components": 2, "dof": 2}, "one degree of freedom, got dof=2"),

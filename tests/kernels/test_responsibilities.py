@@ -1,11 +1,12 @@
 """The E-step against scipy's log-sum-exp, where densities underflow and weights vanish."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from fedgrem.kernels.responsibilities import posterior
+from fedgrem.kernels.responsibilities import ROWS_AT_ONCE, posterior, row_posterior
 
 
 def reference(log_density, weights, row_weight):
@@ -67,3 +68,14 @@ def test_a_row_that_only_one_component_can_explain_belongs_to_it_wholly():
     mass, log_likelihood = posterior(np.array([[-np.inf], [-3.0]]), np.array([0.9, 0.1]), np.ones(1))
     np.testing.assert_array_equal(mass, [[0.0], [1.0]])
     np.testing.assert_allclose(log_likelihood, np.log(0.1) - 3.0, rtol=1e-14)
+
+
+@pytest.mark.parametrize("n_rows", [ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE - 5])
+def test_many_rows_are_met_in_parts_each_counted_once(n_rows):
+    generator = np.random.default_rng(3)
+    log_density, weights = generator.normal(size=(3, n_rows)), np.array([0.2, 0.3, 0.5])
+    row_weight = generator.integers(0, 3, size=n_rows).astype(float)
+    mass, log_likelihood = posterior(log_density, weights, row_weight)
+    share, by_row = row_posterior(log_density, weights)
+    np.testing.assert_allclose(mass, row_weight * share, rtol=1e-12)
+    np.testing.assert_allclose(log_likelihood, row_weight @ np.asarray(by_row), rtol=1e-12)

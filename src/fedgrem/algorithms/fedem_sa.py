@@ -83,7 +83,8 @@ class FedEMSA:
     ----------
     family : an :class:`~fedgrem.families.base.ExponentialFamily`.
     approximation_step : gamma.
-    keep : share of coordinates that travel; 1 for all.
+    keep : share of coordinates that travel; 1 for all, the default. Where a covariance is estimated, statistics with
+        coordinates left out need not be those of any rows, and a fit may run away.
     levels : of the quantizer; 0 for none.
     participation : p.
     control_step : alpha; by default 1 over the compressor's variance factor.
@@ -92,7 +93,7 @@ class FedEMSA:
 
     family: Family
     approximation_step: float | Array = 0.5
-    keep: float | Array = 0.5
+    keep: float | Array = 1.0
     levels: int = 16
     participation: float | Array = 0.75
     control_step: float | Array | None = None

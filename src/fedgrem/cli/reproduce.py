@@ -42,8 +42,8 @@ class Which(StrEnum):
 class Embedding(StrEnum):
     """How images are brought to ten dimensions."""
 
-    tsne = "tsne"
     umap = "umap"
+    tsne = "tsne"
     pca = "pca"
 
 
@@ -89,10 +89,9 @@ def reproduce(
     ] = None,
     embedding: Annotated[
         Embedding, typer.Option(help="How images are brought to ten dimensions, once; then it is cached.")
-    ] = Embedding.tsne,
+    ] = Embedding.umap,
     covariance: Annotated[
-        Shape | None,
-        typer.Option(help="Of the components, on real data.", show_default="`tied` for pen, `full` for images"),
+        Shape | None, typer.Option(help="Of the components, on real data.", show_default="tied")
     ] = None,
 ) -> None:
     """Run one of the paper's studies and write its figures, tables and a page.

@@ -32,7 +32,7 @@ from fedgrem.types import Array, FitResult, NumpyArray, Params, SiteData
 DATA = "FEDGREM_DATA"
 """Environment variable: the folder with the data sets, for the workers of a study. Without it they are downloaded."""
 EMBEDDING = "FEDGREM_EMBEDDING"
-"""Environment variable: how images are embedded, "tsne" by default."""
+"""Environment variable: how images are embedded, "umap" by default."""
 TRAINED = 0.8
 """Part of a site's rows that is fitted; the others are held out."""
 POT_RESTARTS: dict[str, Any] = {"n_init": 10, "short": 20, "restart_rows": 10_000}
@@ -72,7 +72,7 @@ def embedding_of(
     data: RealData, method: str | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> Embedding:
     """Images in a few dimensions; found once, then read from the cache."""
-    chosen: Any = method or os.environ.get(EMBEDDING, "tsne")
+    chosen: Any = method or os.environ.get(EMBEDDING, "umap")
     place = cache_folder() / "embeddings"
     return embed(data.rows, method=chosen, n_components=DIMENSIONS, seed=0, cache=place, on_progress=on_progress)
 
@@ -188,7 +188,7 @@ def play_real_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> 
     tested = [(rows - units.location) / units.scale for rows in split.tested]
     n_groups = len(np.unique(np.concatenate(split.test_labels)))
     fits = FITS[setting.model]
-    family = Gaussian(cast(Covariance, setting.covariance or fits.covariance))
+    family = Gaussian(cast(Covariance, setting.covariance))
     penalty = steady_penalty(2.0, 0.1, federation.n_features, len(names))
     start = StartPlan(n_groups, fits.n_init, fits.short, long=fits.long)
     plan = Plan(start, max_rounds=fits.most_rounds, tol=fits.tolerance, seed=seed, start_penalty=penalty)

@@ -37,8 +37,8 @@ class Setting:
     """See :mod:`fedgrem.experiments.starts`."""
     rounds: int | None = None
     """Exactly so many rounds, settled or not; None plays until the sites settle."""
-    covariance: str | None = None
-    """Of the components fitted to real data; None is the data set's own, see :data:`FITS`."""
+    covariance: str = "tied"
+    """Of the components fitted to real data, see :class:`fedgrem.families.gaussian.Gaussian`."""
 
 
 @dataclass(frozen=True)
@@ -170,15 +170,9 @@ class Fits(NamedTuple):
     """EM iterations from each restart."""
     long: int
     """EM iterations from the best of them, and from every start that is compared."""
-    covariance: str
-    """Of the components, see :class:`fedgrem.families.gaussian.Gaussian`: that which describes held-out rows best."""
 
 
-FITS = {
-    "pen": Fits(1e-4, 300, 10, 20, 40, "tied"),
-    "mnist": Fits(1e-3, 300, 4, 10, 20, "full"),
-    "fashion": Fits(1e-3, 300, 4, 10, 20, "full"),
-}
+FITS = {"pen": Fits(1e-4, 300, 10, 20, 40), "mnist": Fits(1e-3, 300, 4, 10, 20), "fashion": Fits(1e-3, 300, 4, 10, 20)}
 """Data set -> fits. Images have six times the rows: there a replication must do with fewer passes over them."""
 WAYS = ("far", "permuted", "clump")
 """How a site is contaminated, see :func:`fedgrem.experiments.real.split_and_spoil`; the paper does not say how."""

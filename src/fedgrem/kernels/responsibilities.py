@@ -1,8 +1,13 @@
 """The E-step, in log space, for every family."""
 
+import jax
 import jax.numpy as jnp
 
 from fedgrem.types import Array
+
+ROWS_AT_ONCE = 2048
+"""Rows of a site whose posteriors are found together: those of more do not fit into the processor's nearest cache,
+and take five times as long."""
 
 
 def row_posterior(log_density: Array, weights: Array) -> tuple[Array, Array]:
@@ -44,8 +49,29 @@ def posterior(log_density: Array, weights: Array, row_weight: Array) -> tuple[Ar
     -------
     mass : (R, n), and the log-likelihood, a scalar.
     """
+    n_rows = row_weight.shape[0]
+    if n_rows <= ROWS_AT_ONCE:
+        mass, log_likelihood = _weighted(log_density, weights, row_weight)
+        return mass, log_likelihood.sum()
+
+    def part(i: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        first = jnp.minimum(i * ROWS_AT_ONCE, n_rows - ROWS_AT_ONCE)  # the last part meets some rows again
+        rows = jax.lax.dynamic_slice_in_dim(log_density, first, ROWS_AT_ONCE, axis=1)
+        new = _weighted(rows, weights, jax.lax.dynamic_slice_in_dim(row_weight, first, ROWS_AT_ONCE))
+        mass, log_likelihood = (
+            jax.lax.dynamic_update_slice_in_dim(old, some, first, axis=-1) for old, some in zip(found, new, strict=True)
+        )
+        return mass, log_likelihood
+
+    nothing = jnp.zeros_like(log_density), jnp.zeros_like(row_weight)
+    mass, log_likelihood = jax.lax.fori_loop(0, -(-n_rows // ROWS_AT_ONCE), part, nothing)
+    return mass, log_likelihood.sum()
+
+
+def _weighted(log_density: Array, weights: Array, row_weight: Array) -> tuple[Array, Array]:
+    """Masses ``(R, n)`` and log-likelihoods of the rows, ``(n,)``, both times the rows' weights."""
     likelihood, total, peak = _scaled(log_density, weights)
     # A row of weight 0 must not bring in an infinity of its own: 0 * inf is not 0.
     used = row_weight > 0
     mass = jnp.where(used, likelihood * (row_weight / total), 0.0)
-    return mass, row_weight @ jnp.where(used, peak + jnp.log(total), 0.0)
+    return mass, row_weight * jnp.where(used, peak + jnp.log(total), 0.0)

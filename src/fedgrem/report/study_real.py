@@ -58,7 +58,7 @@ def real_lead(study: Study, n_seeds: int) -> str:
 def real_facts(study: Study) -> dict[str, str]:
     """What was fitted and what was scored."""
     fits = FITS[study.settings[0].model]
-    covariance = study.settings[0].covariance or fits.covariance
+    covariance = study.settings[0].covariance
     kept = "as many rows of each site as the setting says" if study.name == "pen-small" else "four fifths of each site"
     return {
         "data": SOURCES[study.name],
