@@ -35,7 +35,7 @@ EMBEDDING = "FEDGREM_EMBEDDING"
 """Environment variable: how images are embedded, "umap" by default."""
 TRAINED = 0.8
 """Part of a site's rows that is fitted; the others are held out."""
-POT_RESTARTS: dict[str, Any] = {"n_init": 10, "short": 20, "restart_rows": 10_000}
+POT_RESTARTS: dict[str, Any] = {"n_init": 10, "short": 20, "restart_rows": 4_000}
 """The search of all rows in one pot, which nobody tells of what it misses: more restarts, on some of the rows."""
 N_IMAGE_SITES = 100
 DIMENSIONS = 10
