@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fedgrem.types import Array
 
 ROWS_AT_ONCE = 2048
-"""Rows of a site whose posteriors are found together: those of more do not fit into the processor's nearest cache,
+"""Rows of a site whose posteriors are found together: those of tens of thousands do not fit into the processor's cache,
 and take five times as long."""
 
 
