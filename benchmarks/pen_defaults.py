@@ -2,40 +2,125 @@
 
 Writers are sites. For every number of writers and of training rows per writer, held-out mis-clustering (percent, mean
 over writers and seeds, best relabelling per writer) of the default fit, of the same fit with fixed penalties, and of EM
-at every writer alone; all in the package's defaults otherwise.
+at every writer alone; all in the package's defaults otherwise. With ``--out FILE`` what is done is kept, and the same
+command goes on from there.
 """
 
 import argparse
+import json
+import multiprocessing
 import os
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem import FederatedGaussianMixture
-from fedgrem.experiments.real import DATA, SiteRows, by_site, split_and_spoil
-from fedgrem.kernels.scores import misclustering_rate
+from fedgrem.compiled import keep_compiled_programs
+from fedgrem.experiments.runner import environment, one_thread_each
 
-FIXED = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+FIXED = (0.0, 0.25, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
 
 
-def one_seed(data: SiteRows, n_writers: int, n_train: int, seed: int, fixed: tuple[float, ...]) -> dict[str, float]:
+class Job(NamedTuple):
+    """One line of the file to keep."""
+
+    n_writers: int
+    n_train: int
+    seed: int
+    fixed: tuple[float, ...]
+
+
+def play(job: Job) -> dict[str, float]:
     """Mis-clustering by name of the fit; "C" is the penalty that was chosen."""
-    chosen = np.random.default_rng([seed, 7]).permutation(len(data.rows))[:n_writers]
-    split = split_and_spoil(SiteRows(*([part[k] for k in chosen] for part in data)), seed, n_train=n_train)
+    from fedgrem import FederatedGaussianMixture
+    from fedgrem.experiments.real import SiteRows, by_site, split_and_spoil
+    from fedgrem.kernels.scores import misclustering_rate
+
+    data = by_site("pen", 0)
+    chosen = np.random.default_rng([job.seed, 7]).permutation(len(data.rows))[: job.n_writers]
+    split = split_and_spoil(SiteRows(*([part[k] for k in chosen] for part in data)), job.seed, n_train=job.n_train)
     names = [f"writer-{k:02d}" for k in chosen]
     trained, tested = (dict(zip(names, rows, strict=True)) for rows in (split.trained, split.tested))
     found: dict[str, float] = {}
-    fits = {"auto": {}, "local-em": {"algorithm": "local-em"}} | {f"C={c:g}": {"penalty": c} for c in fixed}
-    for name, options in fits.items():
-        model = FederatedGaussianMixture(n_components=10, random_state=seed, **options).fit(trained)
-        groups = model.predict(tested)
-        rates = [
-            misclustering_rate(labels, groups[writer]) for writer, labels in zip(names, split.test_labels, strict=True)
-        ]
-        found[name] = 100.0 * float(np.mean(rates))
-        if name == "auto":
-            found["C"] = model.penalty_
+    fits = {"auto": {}, "local-em": {"algorithm": "local-em"}} | {f"C={c:g}": {"penalty": c} for c in job.fixed}
+    with warnings.catch_warnings(), restarts_once():
+        warnings.simplefilter("ignore")
+        for name, options in fits.items():
+            model = FederatedGaussianMixture(n_components=10, random_state=job.seed, **options).fit(trained)
+            groups = model.predict(tested)
+            rates = [
+                misclustering_rate(labels, groups[writer])
+                for writer, labels in zip(names, split.test_labels, strict=True)
+            ]
+            found[name] = 100.0 * float(np.mean(rates))
+            if name == "auto":
+                found["C"] = model.penalty_
     return found
+
+
+@contextmanager
+def restarts_once() -> Iterator[None]:
+    """Restarts of a site alone are the same whatever the penalty: within this scope each is made once."""
+    import jax
+
+    from fedgrem.engines.inprocess import InProcess
+
+    ask, held = InProcess.ask, {}
+
+    def remembering(self: InProcess, task: str, sent: Any) -> Any:
+        if task != "local_start":
+            return ask(self, task, sent)
+        key = self._start, *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(sent))
+        if key not in held:
+            held[key] = ask(self, task, sent)
+        return held[key]
+
+    InProcess.ask = remembering
+    try:
+        yield
+    finally:
+        InProcess.ask = ask
+
+
+def told(jobs: list[Job], workers: int, out: Path | None) -> Iterator[tuple[Job, dict[str, float]]]:
+    """What is kept of these jobs, then the others as they finish."""
+    done: dict[Job, dict[str, float]] = {}
+    if out is not None and out.exists():
+        for line in out.read_text(encoding="utf-8").splitlines():
+            job, found = json.loads(line)
+            done[Job(*job[:3], tuple(job[3]))] = found
+    yield from ((job, done[job]) for job in jobs if job in done)
+    context = multiprocessing.get_context("spawn")
+    with one_thread_each(), ProcessPoolExecutor(workers, mp_context=context, initializer=keep_compiled_programs) as pool:
+        futures = {pool.submit(play, job): job for job in jobs if job not in done}
+        for future in as_completed(futures):
+            job, found = futures[future], future.result()
+            if out is not None:
+                with out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([job, found]) + "\n")
+            yield job, found
+
+
+def line(n_writers: int, n_train: int, found: list[dict[str, float]]) -> str:
+    """Means over the seeds, and how far the default is from the best fixed penalty and from fitting alone."""
+    mean = {name: np.mean([one[name] for one in found]) for name in found[0]}
+    fixed = {name: value for name, value in mean.items() if name.startswith("C=")}
+
+    def difference(other: str) -> str:
+        away = np.array([one["auto"] - one[other] for one in found])
+        error = away.std(ddof=1) / np.sqrt(len(away)) if len(away) > 1 else np.nan
+        return f"{away.mean():+.2f} ({error:.2f})"
+
+    best = f", {difference(min(fixed, key=fixed.__getitem__))} on the best fixed one" if fixed else ""
+    means = ", ".join(f"{name} {value:.2f}" for name, value in mean.items())
+    return (
+        f"{n_writers} writers, {n_train} rows, {len(found)} seeds: {means}; default {difference('local-em')} on fitting "
+        f"alone{best}"
+    )
 
 
 def main() -> None:
@@ -46,22 +131,19 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", type=int, default=[200, 100, 60, 40])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--fixed", nargs="*", type=float, default=list(FIXED))
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--out", type=Path, help="file to keep what is done in, and to go on from")
     arguments = parser.parse_args()
-    if arguments.data:
-        os.environ[DATA] = arguments.data
-    warnings.simplefilter("ignore")
-    data = by_site("pen", 0)
-    for n_writers in arguments.writers:
-        for n_train in arguments.rows:
-            told = [one_seed(data, n_writers, n_train, seed, tuple(arguments.fixed)) for seed in range(arguments.seeds)]
-            mean = {name: np.mean([one[name] for one in told]) for name in told[0]}
-            ahead = np.array([one["local-em"] - one["auto"] for one in told])
-            error = ahead.std(ddof=1) / np.sqrt(len(ahead)) if len(ahead) > 1 else np.nan
-            line = ", ".join(f"{name} {value:.2f}" for name, value in mean.items())
-            print(
-                f"{n_writers} writers, {n_train} rows: {line}; ahead of alone {ahead.mean():.2f} ({error:.2f})",
-                flush=True,
-            )
+    settings = [(n_writers, n_train) for n_writers in arguments.writers for n_train in arguments.rows]
+    seeds, fixed = range(arguments.seeds), tuple(arguments.fixed)
+    jobs = [Job(*setting, seed, fixed) for setting in settings for seed in seeds]
+    found: dict[tuple[int, int], list[dict[str, float]]] = {setting: [] for setting in settings}
+    with environment({"FEDGREM_DATA": arguments.data} if arguments.data else {}):
+        for job, one in told(jobs, arguments.workers, arguments.out):
+            mine = found[job.n_writers, job.n_train]
+            mine.append(one)
+            if len(mine) == len(seeds):
+                print(line(job.n_writers, job.n_train, mine), flush=True)
 
 
 if __name__ == "__main__":
