@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +96,10 @@ def told(jobs: list[Job], workers: int, out: Path | None) -> Iterator[tuple[Job,
             done[Job(*job[:3], tuple(job[3]))] = found
     yield from ((job, done[job]) for job in jobs if job in done)
     context = multiprocessing.get_context("spawn")
-    with one_thread_each(), ProcessPoolExecutor(workers, mp_context=context, initializer=keep_compiled_programs) as pool:
+    with (
+        one_thread_each(),
+        ProcessPoolExecutor(workers, mp_context=context, initializer=keep_compiled_programs) as pool,
+    ):
         futures = {pool.submit(play, job): job for job in jobs if job not in done}
         for future in as_completed(futures):
             job, found = futures[future], future.result()
@@ -118,8 +122,8 @@ def line(n_writers: int, n_train: int, found: list[dict[str, float]]) -> str:
     best = f", {difference(min(fixed, key=fixed.__getitem__))} on the best fixed one" if fixed else ""
     means = ", ".join(f"{name} {value:.2f}" for name, value in mean.items())
     return (
-        f"{n_writers} writers, {n_train} rows, {len(found)} seeds: {means}; default {difference('local-em')} on fitting "
-        f"alone{best}"
+        f"{n_writers} writers, {n_train} rows, {len(found)} seeds: {means}; default {difference('local-em')} on "
+        f"fitting alone{best}"
     )
 
 
