@@ -101,9 +101,9 @@ def main() -> None:
             same, same_by_steps = (np.mean(apart < 1e-6) for apart in (found.apart, found.apart_by_steps))
             print(
                 f"{model} h={h:g}: median rounds {np.median(found.plain):g} plain, {np.median(found.steps):g} with "
-                f"local steps, {np.median(found.ours):g} ours (90% within {np.quantile(found.ours, 0.9):g}); ends with and "
-                f"without extrapolation within 1e-6 in {same:.0%} (median {np.median(found.apart):.1e}), of one and "
-                f"of several steps in {same_by_steps:.0%}",
+                f"local steps, {np.median(found.ours):g} ours (90% within {np.quantile(found.ours, 0.9):g}); ends "
+                f"with and without extrapolation within 1e-6 in {same:.0%} (median {np.median(found.apart):.1e}), of "
+                f"one and of several steps in {same_by_steps:.0%}",
                 flush=True,
             )
 
