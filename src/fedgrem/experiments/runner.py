@@ -219,8 +219,8 @@ def _interrupts_wait() -> Iterator[None]:
 def one_thread_each() -> Iterator[None]:
     """Workers share the cores: each computes in one thread, set before it loads JAX.
 
-    NPROC is the size of XLA's own pool: left at all cores, it hands work from thread to thread, and a cell takes a third
-    longer.
+    NPROC is the size of XLA's own pool: left at all cores, it hands work from thread to thread, and a cell takes a
+    third longer.
     """
     flags = os.environ.get("XLA_FLAGS", "").split()
     wanted = {
