@@ -59,7 +59,9 @@ def test_an_unknown_study_is_wrong_usage(capsys):
 
 def test_ctrl_c_leaves_a_folder_to_resume_and_says_so(tmp_path):
     folder = tmp_path / "results"
-    command = [sys.executable, "-c", "from fedgrem.cli import main; main()", "reproduce", "gmm", "--quick"]
+    # Where the tests run in the background of a shell, the processes they start would ignore Ctrl-C.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", listen + "from fedgrem.cli import main; main()", "reproduce", "gmm", "--quick"]
     command += ["--methods", "local-em", "--seeds", "500", "--workers", "1", "--out", str(folder)]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)}

@@ -201,8 +201,11 @@ def _begin_worker() -> None:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Hold Ctrl-C back while workers are started: one that is cut off half way would complain on the screen."""
-    if threading.current_thread() is not threading.main_thread():
+    """Hold Ctrl-C back while workers are started: one that is cut off half way would complain on the screen.
+
+    A job in the background of a shell ignores Ctrl-C, and goes on doing so.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield
         return
     came: list[int] = []
