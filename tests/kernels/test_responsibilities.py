@@ -1,5 +1,7 @@
 """The E-step against scipy's log-sum-exp, where densities underflow and weights vanish."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -62,6 +64,13 @@ def test_rows_of_weight_zero_count_for_nothing_whatever_their_density():
     np.testing.assert_array_equal(mass[:, 4:], np.zeros((2, 4)))
     np.testing.assert_array_equal(mass[:, :4], expected_mass)
     np.testing.assert_allclose(log_likelihood, expected, rtol=1e-14)
+
+
+def test_rows_that_nothing_explains_leave_the_gradient_of_the_others_alone():
+    density = jnp.log(jnp.array([[0.2, 0.0], [0.6, 0.0]]))
+    weights, counted = jnp.array([0.5, 0.5]), jnp.array([1.0, 0.0])
+    gradient = jax.grad(lambda d: posterior(d, weights, counted)[1])(density)
+    np.testing.assert_allclose(gradient, [[0.25, 0.0], [0.75, 0.0]], rtol=1e-12)
 
 
 def test_a_row_that_only_one_component_can_explain_belongs_to_it_wholly():

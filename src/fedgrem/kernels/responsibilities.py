@@ -30,7 +30,7 @@ def _scaled(log_density: Array, weights: Array) -> tuple[Array, Array, Array]:
     joint = log_density + jnp.log(weights)[:, None]
     peak = joint.max(axis=0)
     # A row that no component can explain belongs to all alike; its log-likelihood says that something is wrong.
-    likelihood = jnp.where(jnp.isfinite(peak), jnp.exp(joint - peak), 1.0)
+    likelihood = jnp.exp(jnp.where(jnp.isfinite(peak), joint - peak, 0.0))
     return likelihood, likelihood.sum(axis=0), peak
 
 
@@ -71,7 +71,5 @@ def posterior(log_density: Array, weights: Array, row_weight: Array) -> tuple[Ar
 def _weighted(log_density: Array, weights: Array, row_weight: Array) -> tuple[Array, Array]:
     """Masses ``(R, n)`` and log-likelihoods of the rows, ``(n,)``, both times the rows' weights."""
     likelihood, total, peak = _scaled(log_density, weights)
-    # A row of weight 0 must not bring in an infinity of its own: 0 * inf is not 0.
-    used = row_weight > 0
-    mass = jnp.where(used, likelihood * (row_weight / total), 0.0)
-    return mass, row_weight * jnp.where(used, peak + jnp.log(total), 0.0)
+    # A row of weight 0 must not bring in an infinity of its own, as 0 * inf is not 0; likelihoods here are at most 1.
+    return likelihood * (row_weight / total), row_weight * jnp.where(row_weight > 0, peak + jnp.log(total), 0.0)
