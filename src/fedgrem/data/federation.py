@@ -35,7 +35,7 @@ class Site:
         """
         n = len(self.rows)
         target = np.zeros(n) if self.target is None else self.target
-        order = np.lexsort((target, *self.rows.T[::-1]))
+        order = _order(self.rows, target)
         size = n if n_padded is None else n_padded
         # Padding repeats a real row: a user's density may be infinite at a made-up one, and 0 * inf is not 0.
         padded = np.concatenate([order, np.full(size - n, order[0])])
@@ -157,6 +157,15 @@ class Federation:
             buckets.append(jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *stacked))
             order.extend(members)
         return tuple(buckets), jax.device_put(np.array(order))
+
+
+def _order(rows: NumpyArray, target: NumpyArray) -> NumpyArray:
+    """(n,) rows by their first column, then by the others and the target; the others are looked at only for ties."""
+    first = rows[:, 0]
+    order = np.argsort(first)
+    if np.all(np.diff(first[order]) > 0):  # False where there are ties, and where cells are missing
+        return order
+    return np.lexsort((target, *rows.T[::-1]))
 
 
 def padded_size(n_rows: int) -> int:
