@@ -143,9 +143,10 @@ def test_a_site_is_padded_with_rows_of_weight_zero():
     np.testing.assert_array_equal(padded.target[:5], own.target)
 
 
-def test_rows_keep_their_target_and_weight_whatever_order_they_came_in():
+@pytest.mark.parametrize("n_values", [2, 5, 1000])
+def test_rows_keep_their_target_and_weight_whatever_order_they_came_in(n_values):
     generator = np.random.default_rng(1)
-    rows = generator.integers(0, 2, size=(9, 2)).astype(float)
+    rows = generator.integers(0, n_values, size=(9, 2)).astype(float)
     target, weight = np.arange(9.0), np.arange(1.0, 10.0)
     plain = Federation.from_sites(["a"], [rows], [target], [weight]).sites[0].as_data()
     order = generator.permutation(9)
