@@ -80,6 +80,16 @@ def test_the_suspect_site_is_named_in_the_legend(model):
     assert "suspect site: site-4" in texts
 
 
+def test_a_long_legend_does_not_squeeze_the_sites(tmp_path):
+    model = fitted(n_sites=12)
+    model.site_verdict_[:] = "similar"
+    model.site_verdict_[-5:] = "suspect"
+    model.site_names_ = np.array([f"hospital-of-a-long-name-{k}" for k in range(12)])
+    ax = plot_sites(model)
+    ax.figure.savefig(tmp_path / "plot.png")
+    assert ax.get_window_extent().width > 0.6 * ax.figure.bbox.width
+
+
 def test_a_zero_distance_is_marked_in_the_heat_map(model):
     ax = plot_distances(model)
     assert len(ax.collections[0].get_offsets()) == int(model.at_center_.sum()) > 0

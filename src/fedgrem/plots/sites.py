@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 8
 """Components that are named in full."""
+MOST_BESIDE = 70
+"""Letters of a legend up to which its entries stand side by side."""
 MOST_OBLONG = 8.0
 """Ratio of width to height up to which both axes have the same scale."""
 
@@ -133,5 +135,7 @@ def _sites_legend(ax: Axes, some_own: bool, suspect_names: list[str]) -> None:
         )
         label = f"suspect site{'s' if len(suspect_names) > 1 else ''}: {listed}"
         entries.append(mark(label, marker="X", markersize=8, color=ODD_COLOR))
-    ax.legend(handles=entries, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2,
-              handletextpad=0.3, columnspacing=1.2)  # fmt: skip
+    # A legend wider than the axes would squeeze them.
+    beside = sum(len(str(entry.get_label())) for entry in entries) <= MOST_BESIDE
+    ax.legend(handles=entries, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14),
+              ncols=2 if beside else 1, alignment="left", handletextpad=0.3, columnspacing=1.2)  # fmt: skip

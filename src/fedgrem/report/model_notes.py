@@ -1,7 +1,7 @@
 """The standing texts on the page of a fit: methods, words, and what stands beside tables and figures."""
 
 ALGORITHM_WORDS = {
-    "fedgrem": "In every round each site improves its own mixture by one step on its own rows and sends the result. "
+    "fedgrem": "In every round each site improves its own mixture a little on its own rows and sends the result. "
     "The center moves sites that are close to each other onto one common answer, and the others a little towards it.",
     "local-em": "Each site fits its own rows alone; nothing is shared. The center is only the middle of the sites, "
     "to compare them with.",
