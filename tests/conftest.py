@@ -5,14 +5,12 @@ from itertools import count
 from pathlib import Path
 
 # Programs here are compiled often and run briefly: spend less on optimizing them (the second flag alone saves half of
-# the time of all tests), in one thread, as workers share the cores (NPROC is the size of XLA's own pool). One program
-# per shape is compiled once for all workers and all runs, however small it is. Set before JAX starts, and inherited by
-# the processes that tests start.
+# the time of all tests), in one thread, as workers share the cores. One program per shape is compiled once for all
+# workers and all runs, however small it is. Set before JAX starts, and inherited by the processes that tests start.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_multi_thread_eigen=false",
 )
-os.environ.setdefault("NPROC", "1")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
