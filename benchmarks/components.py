@@ -18,6 +18,7 @@ from rich.table import Table
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.compiled import keep_compiled_programs
 from fedgrem.data.simulate import simulate
+from fedgrem.experiments.runner import read_lines
 
 TRUE = 5
 
@@ -66,9 +67,7 @@ def main():
     parser.add_argument("--out", type=Path, help="JSON lines, one per choice; what is there is not done again")
     arguments = parser.parse_args()
     keep_compiled_programs()
-    done = []
-    if arguments.out is not None and arguments.out.exists():
-        done = [json.loads(line) for line in arguments.out.read_text().splitlines()]
+    done = [] if arguments.out is None else read_lines(arguments.out)
     known = {(line["h"], line["seed"]) for line in done}
     for seed in range(arguments.seeds):
         for h in arguments.h:

@@ -8,19 +8,22 @@ command goes on from there.
 
 import argparse
 import json
-import multiprocessing
 import os
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from fedgrem import FederatedGaussianMixture
 from fedgrem.compiled import keep_compiled_programs
-from fedgrem.experiments.runner import environment, one_thread_each
+from fedgrem.engines.inprocess import InProcess
+from fedgrem.experiments.real import DATA, SiteRows, by_site, split_and_spoil
+from fedgrem.experiments.runner import environment, in_processes, read_lines
+from fedgrem.kernels.scores import misclustering_rate
 
 FIXED = (0.0, 0.25, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
 
@@ -36,10 +39,7 @@ class Job(NamedTuple):
 
 def play(job: Job) -> dict[str, float]:
     """Mis-clustering by name of the fit; "C" is the penalty that was chosen."""
-    from fedgrem import FederatedGaussianMixture
-    from fedgrem.experiments.real import SiteRows, by_site, split_and_spoil
-    from fedgrem.kernels.scores import misclustering_rate
-
+    keep_compiled_programs()
     data = by_site("pen", 0)
     chosen = np.random.default_rng([job.seed, 7]).permutation(len(data.rows))[: job.n_writers]
     split = split_and_spoil(SiteRows(*([part[k] for k in chosen] for part in data)), job.seed, n_train=job.n_train)
@@ -68,10 +68,6 @@ def play(job: Job) -> dict[str, float]:
 @contextmanager
 def restarts_once() -> Iterator[None]:
     """Restarts of a site alone are the same whatever the penalty: within this scope each is made once."""
-    import jax
-
-    from fedgrem.engines.inprocess import InProcess
-
     ask, held = InProcess.ask, {}
 
     def remembering(self: InProcess, task: str, sent: Any) -> Any:
@@ -91,24 +87,14 @@ def restarts_once() -> Iterator[None]:
 
 def told(jobs: list[Job], workers: int, out: Path | None) -> Iterator[tuple[Job, dict[str, float]]]:
     """What is kept of these jobs, then the others as they finish."""
-    done: dict[Job, dict[str, float]] = {}
-    if out is not None and out.exists():
-        for line in out.read_text(encoding="utf-8").splitlines():
-            job, found = json.loads(line)
-            done[Job(*job[:3], tuple(job[3]))] = found
+    kept = [] if out is None else read_lines(out)
+    done = {Job(*job[:3], tuple(job[3])): found for job, found in kept}
     yield from ((job, done[job]) for job in jobs if job in done)
-    context = multiprocessing.get_context("spawn")
-    with (
-        one_thread_each(),
-        ProcessPoolExecutor(workers, mp_context=context, initializer=keep_compiled_programs) as pool,
-    ):
-        futures = {pool.submit(play, job): job for job in jobs if job not in done}
-        for future in as_completed(futures):
-            job, found = futures[future], future.result()
-            if out is not None:
-                with out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([job, found]) + "\n")
-            yield job, found
+    for job, found in in_processes(play, [job for job in jobs if job not in done], workers):
+        if out is not None:
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([job, found]) + "\n")
+        yield job, found
 
 
 def line(n_writers: int, n_train: int, found: list[dict[str, float]]) -> str:
@@ -144,7 +130,7 @@ def main() -> None:
     seeds, fixed = range(arguments.seeds), tuple(arguments.fixed)
     jobs = [Job(*setting, seed, fixed) for setting in settings for seed in seeds]
     found: dict[tuple[int, int], list[dict[str, float]]] = {setting: [] for setting in settings}
-    with environment({"FEDGREM_DATA": arguments.data} if arguments.data else {}):
+    with environment({DATA: arguments.data} if arguments.data else {}):
         for job, one in told(jobs, arguments.workers, arguments.out):
             mine = found[job.n_writers, job.n_train]
             mine.append(one)

@@ -6,18 +6,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fedgrem import __version__
 from fedgrem.errors import FedGrEMError, InputError
 from fedgrem.experiments.specs import Method, Setting, Study
 
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 ROWS = "rows.jsonl"
 """One JSON object per line, appended and flushed as cells finish."""
 SPEC = "study.json"
@@ -69,7 +71,7 @@ def run_study(
     workers = min(workers or os.cpu_count() or 1, max(1, len(todo)))
     begin = time.monotonic()
     with (folder / ROWS).open("a", encoding="utf-8") as file:
-        for new in _played(todo, workers):
+        for _, new in in_processes(_play, todo, workers):
             file.write("".join(json.dumps(row) + "\n" for row in new))
             file.flush()
             os.fsync(file.fileno())
@@ -84,8 +86,12 @@ def run_study(
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows written so far; a last line that was cut off is dropped, and cut from the file."""
-    path = folder / ROWS
+    """The rows written so far."""
+    return read_lines(folder / ROWS)
+
+
+def read_lines(path: Path) -> list[Any]:
+    """What the lines of a file hold; a last one that was cut off is dropped, and cut from the file."""
     if not path.exists():
         return []
     rows, whole = [], 0
@@ -154,18 +160,18 @@ def _as_document(study: Study) -> dict[str, Any]:
     }
 
 
-def _played(cells: list[Cell], workers: int) -> Iterator[list[dict[str, Any]]]:
-    """Rows of every cell, as they finish. Processes are spawned: JAX does not survive a fork."""
-    if not cells:
+def in_processes(play: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Result]]:
+    """Every job with its result, as they finish. Processes are spawned: JAX does not survive a fork."""
+    if not jobs:
         return
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    with one_thread_each(), ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
+    with _one_thread_each(), ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
         try:
             with _interrupts_wait():
-                futures = [pool.submit(_play, cell) for cell in cells]
+                futures = {pool.submit(play, job): job for job in jobs}
             for future in as_completed(futures):
-                yield future.result()
+                yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise InterruptedStudyError(
                 "a worker process died, perhaps for want of memory; finished rows are kept. Run the same command "
@@ -219,7 +225,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 @contextmanager
-def one_thread_each() -> Iterator[None]:
+def _one_thread_each() -> Iterator[None]:
     """Workers share the cores: each computes in one thread, set before it loads JAX.
 
     NPROC is the size of XLA's own pool: left at all cores, it hands work from thread to thread, and a cell takes a
