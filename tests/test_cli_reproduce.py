@@ -52,6 +52,11 @@ def test_a_covariance_is_for_real_data(capsys):
     assert "--covariance is for studies on real data" in capsys.readouterr().err
 
 
+def test_an_embedding_is_for_images(capsys):
+    assert run("pen", "--embedding", "umap") == 1
+    assert "--embedding is for studies on images: mnist, fashion" in capsys.readouterr().err
+
+
 def test_an_unknown_study_is_wrong_usage(capsys):
     assert run("nist") == 2
     assert "nist" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgrem.experiments import real
-from fedgrem.experiments.specs import STUDIES, Setting
+from fedgrem.experiments.specs import EMBEDDINGS, STUDIES, Setting
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -63,6 +63,43 @@ def test_a_cell_scores_every_method_on_the_rows_held_out(made):
     assert rows["fedem"]["error"] > rows["fedgrem"]["error"] + 5.0
     assert all(row["panel"] == "far" and row["x"] == 33.0 for row in rows.values())
     assert rows["fedgrem"]["log_likelihood"] > rows["fedem"]["log_likelihood"] + 0.5
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["after our search", "without it"])
+def test_all_rows_in_one_pot_begin_at_the_likelier_of_two_starts(made, monkeypatch, alone):
+    found = real.search_starts
+
+    def misled(family, plan, engine, in_one_pot):
+        starts = found(family, plan, engine, in_one_pot)
+        if not in_one_pot:
+            return starts
+        together = starts.theta.mean(axis=1, keepdims=True)  # three components in one place stay there
+        return starts._replace(theta=np.broadcast_to(together, starts.theta.shape))
+
+    monkeypatch.setattr(real, "search_starts", misled)
+    methods = STUDIES["pen"](True).with_methods(["pooled-em"] if alone else ["local-em", "pooled-em"]).methods
+    assert real.play_real_cell(Setting("0%", "pen", 0.0), 0, methods)[-1]["error"] < 5.0
+
+
+@pytest.mark.parametrize("name", sorted(EMBEDDINGS))
+def test_images_are_embedded_as_their_study_says_or_as_told(monkeypatch, name):
+    data = real.RealData(np.zeros((4, 3)), np.zeros(4, dtype=int), None, ("a", "b", "c"), name)
+    used = []
+    monkeypatch.setattr(real, "load", lambda _: data)
+
+    def embedding_of(data, method):
+        used.append(method)
+        return real.Embedding(data.rows, 0.0, {})
+
+    monkeypatch.setattr(real, "embedding_of", embedding_of)
+    monkeypatch.delenv(real.EMBEDDING, raising=False)
+    for told in (None, "tsne"):
+        if told:
+            monkeypatch.setenv(real.EMBEDDING, told)
+        real._prepared.cache_clear()
+        real._prepared(name)
+    real._prepared.cache_clear()
+    assert used == [EMBEDDINGS[name], "tsne"]
 
 
 def test_images_are_spread_anew_in_every_replication(monkeypatch):

@@ -1,5 +1,6 @@
 """Weighted moments, against their definition."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,6 +34,9 @@ def test_second_moments_are_sums_of_products(n_features):
     data = SiteData(jnp.asarray(rows.T), jnp.zeros(20), jnp.ones(20))
     found = second_moments(data, jnp.asarray(mass))
     np.testing.assert_allclose(found, np.einsum("rn,np,nq->rpq", mass, rows, rows), atol=1e-12)
+    sites = jax.tree.map(lambda leaf: jnp.stack([leaf, 2.0 * leaf]), data)
+    both = jax.jit(jax.vmap(second_moments))(sites, jnp.stack([jnp.asarray(mass)] * 2))
+    np.testing.assert_allclose(both, jnp.stack([found, 4.0 * found]), rtol=1e-12)
 
 
 @pytest.mark.parametrize("n_features", [1, 3, 7])

@@ -88,8 +88,12 @@ def reproduce(
         ),
     ] = None,
     embedding: Annotated[
-        Embedding, typer.Option(help="How images are brought to ten dimensions, once; then it is cached.")
-    ] = Embedding.umap,
+        Embedding | None,
+        typer.Option(
+            help="How images are brought to ten dimensions, once; then it is cached.",
+            show_default="mnist: umap, fashion: pca",
+        ),
+    ] = None,
     covariance: Annotated[
         Shape | None, typer.Option(help="Of the components, on real data.", show_default="tied")
     ] = None,
@@ -113,7 +117,7 @@ def reproduce(
 
     from fedgrem.cli.screen import notice
     from fedgrem.experiments.runner import missing_cells, read_rows, run_study
-    from fedgrem.experiments.specs import REAL, STUDIES
+    from fedgrem.experiments.specs import EMBEDDINGS, REAL, STUDIES
     from fedgrem.report.study import Run, duration, write_report
     from fedgrem.report.study_tables import tables
     from fedgrem.report.study_words import verdicts
@@ -133,8 +137,11 @@ def reproduce(
     if covariance is not None:
         plan = plan.with_covariance(covariance.value)
     name = study.value + ("-quick" if quick else "") + ("-paper-starts" if start is Start.paper else "")
-    if study in (Which.mnist, Which.fashion):
+    if study.value in EMBEDDINGS:
+        embedding = embedding or Embedding(EMBEDDINGS[study.value])
         name += f"-{embedding.value}"
+    elif embedding is not None:
+        raise InputError(f"--embedding is for studies on images: {', '.join(EMBEDDINGS)}; leave it out.")
     name += f"-{covariance.value}" if covariance is not None else ""
     folder = out or Path("results") / name
     check_writable(folder)
@@ -188,26 +195,26 @@ def _rich_table(table: Table, width: int) -> Any:
 
 
 @contextmanager
-def _data_at(folder: Path | None, embedding: Embedding) -> Iterator[None]:
+def _data_at(folder: Path | None, embedding: Embedding | None) -> Iterator[None]:
     """Workers read from their environment where the files are."""
     from fedgrem.experiments.real import DATA, EMBEDDING
     from fedgrem.experiments.runner import environment
 
-    wanted = {EMBEDDING: embedding.value}
+    wanted = {} if embedding is None else {EMBEDDING: embedding.value}
     if folder is not None:
         wanted[DATA] = str(folder.resolve())
     with environment(wanted):
         yield
 
 
-def _prepared(study: Which, embedding: Embedding, say: Callable[[str], None]) -> str:
+def _prepared(study: Which, embedding: Embedding | None, say: Callable[[str], None]) -> str:
     """Have the data set, and its embedding, ready before workers start; returns what the page is to say of it."""
     from fedgrem.experiments.real import embedding_of, load
     from fedgrem.kernels.precision import precision
     from fedgrem.report.study import duration
 
     data = load("pen" if study is Which.pen_small else study.value)
-    if data.sites is not None:
+    if embedding is None:
         return ""
     with precision("float64"):
         found = embedding_of(

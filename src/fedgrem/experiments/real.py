@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedgrem.algorithms.align import middle_of
 from fedgrem.algorithms.plan import Plan
-from fedgrem.algorithms.registry import steady_penalty
+from fedgrem.algorithms.registry import build_algorithm, steady_penalty
+from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.download import cache_folder
 from fedgrem.data.embedding import Embedding, embed
@@ -20,8 +22,8 @@ from fedgrem.data.federation import Federation
 from fedgrem.data.real import RealData, load_fashion, load_mnist, load_pen, spread_over_sites
 from fedgrem.data.units import common_units, summarize_site
 from fedgrem.engines.inprocess import InProcess
-from fedgrem.experiments.methods import play_methods, search_starts
-from fedgrem.experiments.specs import DTYPE, FITS, Method, Setting
+from fedgrem.experiments.methods import for_everyone, play_methods, search_starts
+from fedgrem.experiments.specs import DTYPE, EMBEDDINGS, FITS, Method, Setting
 from fedgrem.families.base import Family
 from fedgrem.families.gaussian import Covariance, Gaussian
 from fedgrem.kernels.precision import numpy_dtype, precision
@@ -32,7 +34,7 @@ from fedgrem.types import Array, FitResult, NumpyArray, Params, SiteData
 DATA = "FEDGREM_DATA"
 """Environment variable: the folder with the data sets, for the workers of a study. Without it they are downloaded."""
 EMBEDDING = "FEDGREM_EMBEDDING"
-"""Environment variable: how images are embedded, "umap" by default."""
+"""Environment variable: how images are embedded. Without it, as :data:`fedgrem.experiments.specs.EMBEDDINGS` says."""
 TRAINED = 0.8
 """Part of a site's rows that is fitted; the others are held out."""
 POT_RESTARTS: dict[str, Any] = {"n_init": 10, "short": 20, "restart_rows": 4_000}
@@ -68,11 +70,9 @@ def load(name: str) -> RealData:
     return load_mnist(folder) if name == "mnist" else load_fashion(folder)
 
 
-def embedding_of(
-    data: RealData, method: str | None = None, on_progress: Callable[[int, int], None] | None = None
-) -> Embedding:
+def embedding_of(data: RealData, method: str, on_progress: Callable[[int, int], None] | None = None) -> Embedding:
     """Images in a few dimensions; found once, then read from the cache."""
-    chosen: Any = method or os.environ.get(EMBEDDING, "umap")
+    chosen: Any = method
     place = cache_folder() / "embeddings"
     return embed(data.rows, method=chosen, n_components=DIMENSIONS, seed=0, cache=place, on_progress=on_progress)
 
@@ -80,8 +80,10 @@ def embedding_of(
 @lru_cache(maxsize=1)
 def _prepared(name: str) -> tuple[NumpyArray, NumpyArray, NumpyArray | None]:
     data = load(name)
-    rows = data.rows if data.sites is not None else np.asarray(embedding_of(data).rows, dtype=float)
-    return rows, data.labels, data.sites
+    if data.sites is not None:
+        return data.rows, data.labels, data.sites
+    embedded = embedding_of(data, os.environ.get(EMBEDDING, EMBEDDINGS[name])).rows
+    return np.asarray(embedded, dtype=float), data.labels, None
 
 
 def by_site(name: str, seed: int) -> SiteRows:
@@ -195,14 +197,43 @@ def play_real_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> 
     common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
     with precision(DTYPE):
         dtype = numpy_dtype(DTYPE)
-        search = partial(_search, family, plan)
+        search = _Search(family, federation, plan)
         return [
             common | told | held_out_scores(family, result, tested, split)
             for result, told in play_methods(methods, family, federation, plan, search, dtype)
         ]
 
 
-def _search(family: Family, plan: Plan, engine: InProcess, in_one_pot: bool) -> Params:
-    if in_one_pot:
-        plan = plan._replace(start=replace(plan.start, **POT_RESTARTS))
-    return search_starts(family, plan, engine, in_one_pot)
+class _Search:
+    """One search for the sites, and one for all rows in one pot that knows what the sites have found.
+
+    A pot of many rows has many optima. Of the start found in it and the one that the sites have in common, the methods
+    that merge all rows get the likelier, so that they do not lose for want of a start.
+    """
+
+    def __init__(self, family: Family, federation: Federation, plan: Plan) -> None:
+        self._family, self._federation, self._plan = family, federation, plan
+        self._common: Params | None = None
+
+    def __call__(self, engine: InProcess, in_one_pot: bool) -> Params:
+        if not in_one_pot:
+            starts = search_starts(self._family, self._plan, engine, in_one_pot=False)
+            self._common = middle_of(starts)
+            return starts
+        if self._common is None:
+            ours = build_algorithm("fedgrem", self._family)
+            self(InProcess(ours, self._federation, self._plan.start, dtype=numpy_dtype(DTYPE)), in_one_pot=False)
+        restarts = self._plan._replace(start=replace(self._plan.start, **POT_RESTARTS))
+        own = search_starts(self._family, restarts, engine, in_one_pot=True)
+        common: Params = jax.tree.map(lambda leaf: leaf[None], self._common)
+        return max((self._followed(engine, start) for start in (own, common)), key=lambda end: end[1])[0]
+
+    def _followed(self, engine: InProcess, start: Params) -> tuple[Params, float]:
+        """Where a few rounds on all rows lead from a start, and the log-likelihood there."""
+        given = for_everyone(start, len(self._federation.sites))
+        plan = self._plan._replace(given=given, align=False, max_rounds=self._plan.start.long)
+        pooled = build_algorithm("pooled-em", self._family)
+        result = run(pooled, engine.serving(pooled), plan)
+        spread = None if result.spread is None else jnp.asarray(result.spread[:1])
+        end = Params(jnp.asarray(result.weights[:1]), jnp.asarray(result.theta[:1]), spread)
+        return end, float(np.nan_to_num(result.history["log_likelihood"][-1, 0], nan=-np.inf))

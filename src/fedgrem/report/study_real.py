@@ -68,7 +68,8 @@ def real_facts(study: Study) -> dict[str, str]:
         "paper's have identity covariances",
         "starts": f"the best of {fits.n_init} restarts of {fits.short} EM iterations at every site, followed for "
         f"{fits.long}, twice, and compared with the common one; where all rows are in one pot, the best of 10 restarts "
-        "of 20 iterations, on some 4,000 rows if there are more, followed on all",
+        "of 20 iterations, on some 4,000 rows if there are more, or the start that the sites have in common, whichever "
+        f"is likelier after {fits.long} rounds on all",
         "fits": f"in {DTYPE}, until parameters move by less than {fits.tolerance:g} a round, {fits.most_rounds} rounds "
         "at most",
     }
