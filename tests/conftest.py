@@ -24,16 +24,19 @@ from threadpoolctl import threadpool_limits
 MAPS = Path("/proc/self/maps")
 LONGEST = (
     "tests/test_examples.py",
-    "tests/estimators/test_sklearn_checks.py",
-    "tests/engines/flare/test_engine.py",
-    "tests/estimators/test_covariances.py",
-    "tests/conformance/test_engines.py",
-    "tests/test_cli.py",
-    "tests/estimators/test_estimators.py",
     "tests/engines/flare/test_end_to_end.py",
-    "tests/estimators/test_missing.py",
+    "tests/engines/flare/test_refusals.py",
+    "tests/engines/flare/test_engine.py",
+    "tests/estimators/test_estimators.py",
+    "tests/estimators/test_sklearn_checks.py",
+    "tests/estimators/test_covariances.py",
+    "tests/test_cli.py",
+    "tests/algorithms/test_rivals.py",
+    "tests/engines/flare/test_simulator.py",
+    "tests/conformance/test_engines.py",
+    "tests/algorithms/test_uncertainty.py",
 )
-"""Files whose tests take minutes together."""
+"""Files whose tests take from five minutes to 40 seconds together, the longest first."""
 MANY_MAPS = 40_000
 """A loaded program takes dozens of memory maps, of which Linux allows a process 65,530: beyond that JAX crashes."""
 EVERY = 10

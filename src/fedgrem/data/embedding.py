@@ -8,11 +8,13 @@ The paper embeds 70,000 images in 10 dimensions by t-SNE and does not say by whi
   fast sums of openTSNE are for maps of one, two or three dimensions, and scikit-learn's exact method would hold
   70,000 x 70,000 numbers, 39 GB, several times over. Here openTSNE finds the neighbours and takes the steps, at its
   defaults (perplexity 30, 250 + 500 rounds), and asks :mod:`fedgrem.data.tsne` for the gradient. The work grows with
-  the square of the rows: one push among 70,000 rows takes 8 to 10 seconds of one core, so that the whole should take
-  about 45 minutes of one core, spread over all cores.
-- ``"pca"``: principal components, in seconds and without the extra, but much worse: on MNIST, a Gaussian mixture with
-  one shared covariance puts 50% of the images into a wrong component, and 17% after UMAP. On 5,000 images of MNIST
-  these are 50% and 22%, and 15% after t-SNE.
+  the square of the rows: one push among 70,000 rows takes 8 to 10 seconds of one core, the whole 43 minutes, spread
+  over all cores.
+- ``"pca"``: principal components, in seconds and without the extra. On MNIST they are much worse: a Gaussian mixture
+  with one shared covariance puts 50% of the images into a wrong component, and 17% after UMAP. On 5,000 images of
+  MNIST these are 50% and 22%, and 15% after t-SNE. On Fashion-MNIST the three are alike.
+
+The study of each data set uses the one on which fits agree most, see ``benchmarks/embeddings.py``.
 
 The first two see the leading 50 principal components, as is usual. Neighbours are found exactly for t-SNE, and
 approximately by UMAP.
