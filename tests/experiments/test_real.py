@@ -19,7 +19,7 @@ def made(monkeypatch):
     centers = 8.0 * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     rows = centers[labels] + generator.normal(size=(360, 2)) + 0.3 * sites[:, None]
     rows = np.column_stack([rows, rows[:, 0] - 2.0 * rows[:, 1]])
-    monkeypatch.setattr(real, "_prepared", lambda name: (rows, labels, sites))
+    monkeypatch.setattr(real, "_prepared", lambda name, embedding: (rows, labels, sites))
     return rows, labels, sites
 
 
@@ -82,29 +82,28 @@ def test_all_rows_in_one_pot_begin_at_the_likelier_of_two_starts(made, monkeypat
 
 
 @pytest.mark.parametrize("name", sorted(EMBEDDINGS))
-def test_images_are_embedded_as_their_study_says_or_as_told(monkeypatch, name):
-    data = real.RealData(np.zeros((4, 3)), np.zeros(4, dtype=int), None, ("a", "b", "c"), name)
+def test_images_are_embedded_as_their_study_says(monkeypatch, name):
+    data = real.RealData(np.zeros((400, 3)), np.zeros(400, dtype=int), None, ("a", "b", "c"), name)
     used = []
-    monkeypatch.setattr(real, "load", lambda _: data)
 
     def embedding_of(data, method):
         used.append(method)
         return real.Embedding(data.rows, 0.0, {})
 
+    monkeypatch.setattr(real, "load", lambda _: data)
     monkeypatch.setattr(real, "embedding_of", embedding_of)
-    monkeypatch.delenv(real.EMBEDDING, raising=False)
-    for told in (None, "tsne"):
-        if told:
-            monkeypatch.setenv(real.EMBEDDING, told)
+    study = STUDIES[name](True)
+    for each in (study, study.with_embedding("tsne")):
         real._prepared.cache_clear()
-        real._prepared(name)
+        assert {setting.embedding for setting in each.settings} == {each.settings[0].embedding}
+        real.by_site(name, 0, each.settings[0].embedding)
     real._prepared.cache_clear()
     assert used == [EMBEDDINGS[name], "tsne"]
 
 
 def test_images_are_spread_anew_in_every_replication(monkeypatch):
     rows, labels = np.arange(400.0)[:, None], np.zeros(400, dtype=int)
-    monkeypatch.setattr(real, "_prepared", lambda name: (rows, labels, None))
+    monkeypatch.setattr(real, "_prepared", lambda name, embedding: (rows, labels, None))
     first, second = real.by_site("mnist", 0), real.by_site("mnist", 1)
     assert len(first.rows) == real.N_IMAGE_SITES
     np.testing.assert_array_equal(np.sort(np.concatenate(first.rows), axis=0), rows)

@@ -79,8 +79,9 @@ def test_the_folder_of_another_study_is_refused(tmp_path):
     nothing = tiny_study(0)
     run_study(nothing, tmp_path)
     run_study(tiny_study(0, methods=("tgmm",)), tmp_path)  # more methods are welcome
-    with pytest.raises(InputError, match="holds the rows of another study, of other settings or of another version"):
-        run_study(tiny_study(0, rounds=5), tmp_path)
+    for other in (tiny_study(0, rounds=5), nothing.with_embedding("pca")):
+        with pytest.raises(InputError, match="of another study, of other settings or of another version"):
+            run_study(other, tmp_path)
 
 
 def test_rows_of_nobody_knows_which_study_are_refused(tmp_path):

@@ -139,6 +139,7 @@ def reproduce(
     name = study.value + ("-quick" if quick else "") + ("-paper-starts" if start is Start.paper else "")
     if study.value in EMBEDDINGS:
         embedding = embedding or Embedding(EMBEDDINGS[study.value])
+        plan = plan.with_embedding(embedding.value)
         name += f"-{embedding.value}"
     elif embedding is not None:
         raise InputError(f"--embedding is for studies on images: {', '.join(EMBEDDINGS)}; leave it out.")
@@ -150,7 +151,7 @@ def reproduce(
     workers = workers or os.cpu_count() or 1
     begin = time.monotonic()
     try:
-        with _compiled_programs_kept(), _data_at(data, embedding), _bar(plan.title) as (tell, say):
+        with _compiled_programs_kept(), _data_at(data), _bar(plan.title) as (tell, say):
             note = _prepared(study, embedding, say) if real else ""
             rows = run_study(plan, folder, workers=workers, on_progress=tell)
     except KeyboardInterrupt:
@@ -195,15 +196,12 @@ def _rich_table(table: Table, width: int) -> Any:
 
 
 @contextmanager
-def _data_at(folder: Path | None, embedding: Embedding | None) -> Iterator[None]:
+def _data_at(folder: Path | None) -> Iterator[None]:
     """Workers read from their environment where the files are."""
-    from fedgrem.experiments.real import DATA, EMBEDDING
+    from fedgrem.experiments.real import DATA
     from fedgrem.experiments.runner import environment
 
-    wanted = {} if embedding is None else {EMBEDDING: embedding.value}
-    if folder is not None:
-        wanted[DATA] = str(folder.resolve())
-    with environment(wanted):
+    with environment({} if folder is None else {DATA: str(folder.resolve())}):
         yield
 
 

@@ -23,7 +23,7 @@ from fedgrem.data.real import RealData, load_fashion, load_mnist, load_pen, spre
 from fedgrem.data.units import common_units, summarize_site
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.experiments.methods import for_everyone, play_methods, search_starts
-from fedgrem.experiments.specs import DTYPE, EMBEDDINGS, FITS, Method, Setting
+from fedgrem.experiments.specs import DTYPE, FITS, Method, Setting
 from fedgrem.families.base import Family
 from fedgrem.families.gaussian import Covariance, Gaussian
 from fedgrem.kernels.precision import numpy_dtype, precision
@@ -33,8 +33,6 @@ from fedgrem.types import Array, FitResult, NumpyArray, Params, SiteData
 
 DATA = "FEDGREM_DATA"
 """Environment variable: the folder with the data sets, for the workers of a study. Without it they are downloaded."""
-EMBEDDING = "FEDGREM_EMBEDDING"
-"""Environment variable: how images are embedded. Without it, as :data:`fedgrem.experiments.specs.EMBEDDINGS` says."""
 TRAINED = 0.8
 """Part of a site's rows that is fitted; the others are held out."""
 POT_RESTARTS: dict[str, Any] = {"n_init": 10, "short": 20, "restart_rows": 4_000}
@@ -78,17 +76,15 @@ def embedding_of(data: RealData, method: str, on_progress: Callable[[int, int], 
 
 
 @lru_cache(maxsize=1)
-def _prepared(name: str) -> tuple[NumpyArray, NumpyArray, NumpyArray | None]:
+def _prepared(name: str, embedding: str | None) -> tuple[NumpyArray, NumpyArray, NumpyArray | None]:
     data = load(name)
-    if data.sites is not None:
-        return data.rows, data.labels, data.sites
-    embedded = embedding_of(data, os.environ.get(EMBEDDING, EMBEDDINGS[name])).rows
-    return np.asarray(embedded, dtype=float), data.labels, None
+    rows = data.rows if embedding is None else np.asarray(embedding_of(data, embedding).rows, dtype=float)
+    return rows, data.labels, data.sites
 
 
-def by_site(name: str, seed: int) -> SiteRows:
-    """The rows of every site: writers, or images spread at random with the seed of the replication."""
-    rows, labels, sites = _prepared(name)
+def by_site(name: str, seed: int, embedding: str | None = None) -> SiteRows:
+    """The rows of every site: writers, or images, embedded and spread at random with the seed of the replication."""
+    rows, labels, sites = _prepared(name, embedding)
     if sites is None:
         sites = spread_over_sites(len(rows), N_IMAGE_SITES, seed)
     members = [np.flatnonzero(sites == site) for site in np.unique(sites)]
@@ -182,7 +178,7 @@ def held_out_scores(family: Family, result: FitResult, tested: list[NumpyArray],
 
 def play_real_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
     """One row per method: scores, rounds, time. All methods fit the same rows from the same start."""
-    split = split_and_spoil(by_site(setting.model, seed), seed, **setting.simulation)
+    split = split_and_spoil(by_site(setting.model, seed, setting.embedding), seed, **setting.simulation)
     names = [f"site-{k + 1:03d}" for k in range(len(split.trained))]
     raw = Federation.from_sites(names, split.trained)
     units = common_units([summarize_site(site) for site in raw.sites])

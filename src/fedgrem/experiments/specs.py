@@ -39,6 +39,8 @@ class Setting:
     """Exactly so many rounds, settled or not; None plays until the sites settle."""
     covariance: str = "tied"
     """Of the components fitted to real data, see :class:`fedgrem.families.gaussian.Gaussian`."""
+    embedding: str | None = None
+    """How images are brought to few dimensions, see :mod:`fedgrem.data.embedding`; None fits rows as they are."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,10 @@ class Study:
     def with_covariance(self, covariance: str) -> "Study":
         """The same study on real data with another model of its components."""
         return replace(self, settings=tuple(replace(setting, covariance=covariance) for setting in self.settings))
+
+    def with_embedding(self, embedding: str) -> "Study":
+        """The same study on images that are embedded in another way."""
+        return replace(self, settings=tuple(replace(setting, embedding=embedding) for setting in self.settings))
 
     def from_paper_starts(self) -> "Study":
         """The same study from the paper's kind of start, except where a setting asks for a poor one."""
@@ -185,12 +191,13 @@ def _contaminated(
 ) -> tuple[Setting, ...]:
     """Nobody, then so many sites in every way; the percentages are the paper's."""
     chosen = list(counts.items())[-1:] if quick else list(counts.items())
+    embedding = EMBEDDINGS.get(model)
     spoiled = (
-        Setting(f"{percent:g}% {way}", model, percent, {"contaminated": count, "way": way}, way)
+        Setting(f"{percent:g}% {way}", model, percent, {"contaminated": count, "way": way}, way, embedding=embedding)
         for way in WAYS
         for percent, count in chosen
     )
-    return (Setting("0%", model, 0.0, {}, "none"), *spoiled)
+    return (Setting("0%", model, 0.0, {}, "none", embedding=embedding), *spoiled)
 
 
 def pen(quick: bool = False) -> Study:

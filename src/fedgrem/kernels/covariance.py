@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import sequential_vmap
 
 from fedgrem.kernels.triangular import cholesky, inverse_lower
 from fedgrem.types import Array, SiteData
@@ -91,7 +92,7 @@ def _second_about_zero(rows: Array, mass: Array) -> Array:
 
     Of several sites one after the other: the products of one stay in the processor's cache, which takes half the time.
     """
-    one_by_one = jax.custom_batching.sequential_vmap(_sums_of_products)  # type: ignore[no-untyped-call]
+    one_by_one = sequential_vmap(_sums_of_products)  # type: ignore[no-untyped-call]
     second: Array = one_by_one(rows, mass)
     return second
 
