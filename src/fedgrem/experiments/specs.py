@@ -176,9 +176,15 @@ class Fits(NamedTuple):
     """EM iterations from each restart."""
     long: int
     """EM iterations from the best of them, and from every start that is compared."""
+    restart_rows: int | None = None
+    """About how many of a site's rows restarts look at; None is all."""
 
 
-FITS = {"pen": Fits(1e-4, 200, 10, 20, 40), "mnist": Fits(1e-3, 200, 4, 10, 20), "fashion": Fits(2e-3, 100, 4, 10, 20)}
+FITS = {
+    "pen": Fits(1e-4, 200, 10, 20, 40),
+    "mnist": Fits(1e-3, 200, 4, 10, 20, 280),
+    "fashion": Fits(2e-3, 100, 4, 10, 20, 280),
+}
 """Data set -> fits. Images have six times the rows: there a replication must do with fewer passes over them."""
 EMBEDDINGS = {"mnist": "umap", "fashion": "pca"}
 """Data set -> the embedding on which fits to different samples agree most, see ``benchmarks/embeddings.py``."""

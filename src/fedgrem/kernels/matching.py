@@ -65,8 +65,13 @@ def best_assignment(theta: NumpyArray, others: NumpyArray) -> NumpyArray:
 
 def _limited(pairs: NumpyArray) -> NumpyArray:
     """Distances from one site; beyond some length all alike, lest a hostile site's drown the digits of the others."""
-    far = FAR * np.median(pairs.ravel()[:: max(1, pairs.size // 1000)])
-    return np.minimum(pairs, far) if far > 0 else pairs
+    return np.minimum(pairs, _far(pairs.ravel()))
+
+
+def _far(pairs: NumpyArray) -> NumpyArray:
+    """That length, from the distances ``(..., M)`` that each site has; infinite where most of them are 0."""
+    middle = np.median(pairs[..., :: max(1, pairs.shape[-1] // 1000)], axis=-1)
+    return np.asarray(np.where(middle > 0, FAR * middle, np.inf))
 
 
 def align_exhaustive(theta: NumpyArray) -> NumpyArray:
@@ -121,8 +126,8 @@ def align_by_assignment(
 
     For each of several random site orders (the paper's remedy for bad sites among the first), every site is matched to
     those before it; then sweeps rematch each site against all others until none wants to change; the order with the
-    lowest score wins. Beyond ``COMMITTEE`` sites, a random committee is aligned this way and every other site is
-    matched to it once.
+    lowest score wins, and once a second one has led to it no more are tried. Beyond ``COMMITTEE`` sites, a random
+    committee is aligned this way and every other site is matched to it once.
 
     Returns
     -------
@@ -138,7 +143,9 @@ def align_by_assignment(
     best, best_score = None, np.inf
     for _ in range(n_orders):
         order, score = _one_alignment(distance, generator.permutation(len(members)), max_sweeps)
-        if score < best_score * (1.0 - 1e-12):
+        if abs(score - best_score) <= 1e-9 * score:
+            break
+        if score < best_score:
             best, best_score = order, score
     assert best is not None
     # Labels are only fixed up to one common relabelling: leave the first site of the committee as it came.
@@ -152,35 +159,50 @@ def align_by_assignment(
 
 
 def _distances(theta: NumpyArray) -> NumpyArray:
-    """Distances of all components of all sites, ``(K, R, K, R)``; 0 within a site, which has no say in its own labels.
+    """``out[k, s, j, t]``: how far component s of site k is from t of site j, as j sees it; 0 within a site.
 
-    Found once for all orders: sites are matched to each other thousands of times.
+    A site has no say in its own labels. Found once for all orders: sites are matched to each other thousands of times.
     """
-    distance = np.stack([_limited(pair_costs(own, theta)) for own in theta])
-    sites = np.arange(len(theta))
+    n_sites, n_components, size = theta.shape
+    flat = theta.reshape(-1, size).astype(float)
+    flat -= np.median(flat, axis=0)  # keeps the digits; a mean could be moved anywhere by a hostile site
+    square = (flat * flat).sum(axis=1)
+    between = flat @ flat.T
+    between *= -2.0
+    between += square
+    between += square[:, None]
+    np.sqrt(np.maximum(between, 0.0, out=between), out=between)
+    distance: NumpyArray = between.reshape(n_sites, n_components, n_sites, n_components)
+    sites = np.arange(n_sites)
     distance[sites, :, sites] = 0.0
+    far = _far(between.reshape(n_sites, -1))
+    if distance.max() > far.min():
+        np.minimum(distance, far[:, None], out=distance)
     return distance
 
 
 def _one_alignment(distance: NumpyArray, site_order: NumpyArray, max_sweeps: int) -> tuple[NumpyArray, float]:
     """Relabellings ``(K, R)`` that no site wants to change alone, and their score, from ``(K, R, K, R)`` distances."""
     n_sites, n_components = distance.shape[:2]
-    result = np.tile(np.arange(n_components), (n_sites, 1))
-    # costs[k, s, r]: what component s of site k would cost in place r, against the sites labelled so far
-    costs = np.zeros((n_sites, n_components, n_components))
-    for k in site_order:
-        _, result[k] = linear_sum_assignment(costs[k].T)
-        costs += distance[:, :, k][:, :, result[k]]
     places = np.arange(n_components)
+    result = np.tile(places, (n_sites, 1))
+    # costs[r, k, s]: what component s of site k would cost in place r, against the sites labelled so far
+    costs = np.zeros((n_components, n_sites, n_components))
+    for k in site_order:
+        _, result[k] = linear_sum_assignment(costs[:, k])
+        costs += distance[k, result[k]]
     for _ in range(max_sweeps):
         changed = False
-        for k in site_order:
-            _, order = linear_sum_assignment(costs[k].T)
+        # A site that has the cheapest component in every place can do no better.
+        wanting = (costs.argmin(axis=2).T != result).any(axis=1)
+        for k in site_order[wanting[site_order]]:
+            own = costs[:, k]
+            _, order = linear_sum_assignment(own)
             # Sums that are moved along differ from fresh ones in their last digits: a tie is no reason to change.
-            if costs[k][order, places].sum() < costs[k][result[k], places].sum() * (1.0 - 1e-9):
-                costs += distance[:, :, k][:, :, order] - distance[:, :, k][:, :, result[k]]
+            if own[places, order].sum() < own[places, result[k]].sum() * (1.0 - 1e-9):
+                costs += distance[k, order] - distance[k, result[k]]
                 result[k], changed = order, True
         if not changed:
             break
-    score = float(np.take_along_axis(costs, result[:, None, :], axis=1).sum())
+    score = float(np.take_along_axis(costs, result.T[:, :, None], axis=2).sum())
     return result, score
