@@ -25,7 +25,6 @@ MAPS = Path("/proc/self/maps")
 LONGEST = (
     "tests/test_examples.py",
     "tests/engines/flare/test_end_to_end.py",
-    "tests/engines/flare/test_refusals.py",
     "tests/engines/flare/test_engine.py",
     "tests/estimators/test_estimators.py",
     "tests/estimators/test_sklearn_checks.py",

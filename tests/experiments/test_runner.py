@@ -55,6 +55,22 @@ def test_a_study_killed_half_way_resumes_to_the_identical_table_and_does_nothing
     assert untimed(resumed) == untimed(run_study(study, tmp_path / "whole", workers=2))
 
 
+def test_the_time_left_is_told_from_all_cells_since_programs_were_compiled(tmp_path, monkeypatch):
+    n_seeds, clock, told = 9, [0.0], []
+
+    def two_at_a_time(play, todo, workers):
+        for number, cell in enumerate(todo):
+            clock[0] += 100.0 if number < 2 else 10.0 * (number % 2)  # two workers that finish together
+            yield cell, [fake_row(cell.seed, method.name) for method in cell.methods]
+
+    monkeypatch.setattr("fedgrem.experiments.runner.in_processes", two_at_a_time)
+    monkeypatch.setattr("fedgrem.experiments.runner.time.monotonic", lambda: clock[0])
+    run_study(tiny_study(n_seeds), tmp_path, workers=2, on_progress=told.append)
+    left = {progress.done: progress.seconds_left for progress in told}
+    assert left[2] is None
+    assert (left[4], left[6], left[8]) == (5.0 * 5, 5.0 * 3, 5.0 * 1)
+
+
 def test_a_truncated_last_line_is_cut_off_and_only_its_method_is_done_again(tmp_path):
     text = json.dumps(fake_row(0)) + "\n" + json.dumps(fake_row(0, "fedem")) + "\n" + json.dumps(fake_row(1)) + "\n"
     (tmp_path / ROWS).write_text(text + json.dumps(fake_row(1, "fedem"))[:-9], encoding="utf-8")

@@ -65,10 +65,11 @@ def run_study(
     _check_same_study(study, folder)
     todo = missing_cells(study, read_rows(folder))
     total = len(study.cells())
-    done = before = total - len(todo)
+    done = timed_from = total - len(todo)
     tell = on_progress or (lambda _: None)
     tell(StudyProgress(done, total, None))
     workers = min(workers or os.cpu_count() or 1, max(1, len(todo)))
+    compiled = done + workers
     begin = time.monotonic()
     with (folder / ROWS).open("a", encoding="utf-8") as file:
         for _, new in in_processes(_play, todo, workers):
@@ -76,11 +77,11 @@ def run_study(
             file.flush()
             os.fsync(file.fileno())
             done += 1
-            if done == before + workers:  # every worker has compiled its programs by now: the clock starts again
-                begin, before = time.monotonic(), done
+            if done == compiled:  # every worker has compiled its programs by now: the clock starts again
+                begin, timed_from = time.monotonic(), done
                 tell(StudyProgress(done, total, None))
                 continue
-            rate = (time.monotonic() - begin) / (done - before)
+            rate = (time.monotonic() - begin) / (done - timed_from)
             tell(StudyProgress(done, total, rate * (total - done)))
     return in_order(study, read_rows(folder))
 

@@ -1,6 +1,12 @@
-"""A real study: certificates, a server, three sites; workers and the server are killed while they work."""
+"""A real study: certificates, a server, three sites.
 
+First, what the sites refuse, even of a server that has been taken over and allows everything; then an honest fit on the
+same study, with a worker and the server killed while they work.
+"""
+
+import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -16,8 +22,124 @@ from fedgrem.errors import FedGrEMError, SitesError
 from fedgrem.estimators.network import adopt, recipe_for
 from tests.engines.flare.studies import NAMES, rows_of
 
+OFF_THE_LIST = "nvflare.app_common.np.np_trainer.NPTrainer"
+"""NVFlare allows it by default; our kits do not."""
+EVIL = """
+from nvflare.apis.executor import Executor
+class Evil(Executor):
+    def execute(self, *_):
+        open({flag!r}, "w").close()
+"""
 OPTIONS = {"n_components": 2, "covariance": "identity", "penalty": 2.0, "n_init": 2, "max_rounds": 100, "tol": 0.0}
 OPTIONS |= {"random_state": 3}
+
+
+@pytest.fixture(scope="module")
+def taken_over(monkeypatch_module, request):
+    """The study's server lets its coordinator do anything: only the sites are left to refuse."""
+    from fedgrem.engines.flare import kit
+
+    harden = kit.harden_server
+
+    def open_up(folder):
+        harden(folder)
+        policy = json.loads((folder / "local" / "authorization.json").read_text())
+        policy["permissions"]["lead"] = dict.fromkeys(policy["permissions"]["lead"], "any")
+        (folder / "local" / "authorization.json").write_text(json.dumps(policy))
+        resources = json.loads((folder / "local" / "resources.json").read_text())
+        (folder / "local" / "resources.json").write_text(json.dumps(resources | {"class_allow_list": ["*"]}))
+
+    monkeypatch_module.setattr(kit, "harden_server", open_up)
+    return request.getfixturevalue("study")
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def submit(place, name, change, until, seconds=60.0, deadline=6.0):
+    """Submit a job that ``change`` has changed; returns its number, status and story once ``until`` holds of these."""
+    from fedgrem.engines.flare.job import write_job
+    from fedgrem.engines.flare.processes import wait_until
+    from fedgrem.engines.flare.session import session
+
+    recipe = recipe_for(FederatedGaussianMixture(2, covariance="identity", n_init=1, max_rounds=2))
+    job = write_job(place.folder / name, recipe, list(NAMES), f"run-{name}", Rules(min_sites=3, deadline=deadline))
+    config = job / "site" / "config" / "config_fed_client.json"
+    content = json.loads(config.read_text())
+    change(job, content["executors"][0])
+    config.write_text(json.dumps(content))
+    with session(place.study) as talk:
+        number = talk.submit(job)
+        wait_until(lambda: until(number, talk.job_status(number)), seconds, "what was expected of the job", every=0.5)
+        status, story = talk.job_status(number), talk.job_story(number)
+        talk.stop_jobs()
+        return number, status, story
+
+
+def ended(number, status):
+    return status.startswith("FINISHED")
+
+
+def test_a_job_with_custom_code_is_refused_by_every_site_and_none_of_it_runs(taken_over):
+    flag = taken_over.folder / "evil-was-here"
+
+    def bring_code(job, executor):
+        (job / "site" / "custom").mkdir()
+        (job / "site" / "custom" / "evil.py").write_text(EVIL.format(flag=str(flag)))
+        executor["executor"] = {"path": "evil.Evil", "args": {}}
+
+    _, status, story = submit(taken_over, "custom", bring_code, ended)
+    assert status != "FINISHED:COMPLETED"
+    for name in NAMES:
+        assert f"{name}: " in story
+        assert "BYOC" in story or "not authorized" in story
+        assert not any((taken_over.study.kit(name)).rglob("evil.py")), "the code did not even reach the site"
+    assert not flag.exists()
+
+
+def test_a_job_with_a_class_off_the_list_is_refused_by_the_site(taken_over):
+    def other_class(job, executor):
+        executor["executor"] = {"path": OFF_THE_LIST, "args": {}}
+
+    refused = f"Component '{OFF_THE_LIST}' at config path 'executors.#1.executor' is not in allow_list"
+
+    def everywhere(number, status):
+        return all(refused in told(taken_over.study.kit(name) / number) for name in NAMES)
+
+    submit(taken_over, "class", other_class, everywhere)
+    for name in NAMES:
+        assert not (taken_over.study.kit(name) / "sent.jsonl").exists()
+
+
+def told(kit):
+    """What a site's own console and log say."""
+    return "".join(path.read_text() for path in (kit / "console.log", kit / "log.txt") if path.exists())
+
+
+def test_a_site_without_a_right_certificate_does_not_get_in(taken_over):
+    from fedgrem.engines.flare.kit import init_study
+    from fedgrem.engines.flare.processes import start_site, stop, wait_until
+    from fedgrem.engines.flare.session import session
+
+    place = taken_over.study
+    stranger = init_study(taken_over.folder / "other", ["stranger", "other"], place.host, place.port).kit("stranger")
+    ghost = taken_over.folder / "ghost"
+    for part in ("startup", "local"):
+        shutil.copytree(place.kit("north") / part, ghost / part)
+    try:
+        start_site(stranger, "stranger")  # signed by another authority
+        start_site(ghost, "ghost")  # with the certificate of north, under another name
+        wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in told(stranger), 30.0, "the stranger to be refused")
+        claimed = "authenticated as 'north' but claimed endpoint 'ghost'"
+        wait_until(lambda: claimed in told(place.server), 30.0, "the ghost to be refused")
+        with session(place) as talk:
+            assert [site.name for site in talk.connected()] == list(NAMES)
+    finally:
+        stop(stranger)
+        stop(ghost)
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +178,11 @@ class Watched:
         return self
 
 
-def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_answer(study, in_process):
+def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_answer(taken_over, in_process):
     from fedgrem.cli.network import wait_for_server, wait_for_sites
     from fedgrem.engines.flare.processes import process_of, start_server, workers_of
 
-    place = study.study
+    place = taken_over.study
     rules = Rules(min_sites=3, deadline=60.0)
     run = begin(place, Fit(recipe_for(FederatedGaussianMixture(**OPTIONS)), list(NAMES), rules))
 
@@ -96,3 +218,5 @@ def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_a
     np.testing.assert_allclose(model.weights_, in_process.weights_, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(model.center_, in_process.center_, rtol=1e-10, atol=1e-10)
     assert read_result(run_folder(place, run)).result.n_rounds == OPTIONS["max_rounds"]
+    for name in NAMES:
+        assert (place.kit(name) / "sent.jsonl").exists(), "the guard was at the door"
