@@ -28,11 +28,14 @@ def pair_costs(theta_a: NumpyArray, theta_b: NumpyArray) -> NumpyArray:
     """Distances between the components of two sets, ``(R_a, q), (..., R_b, q) -> (R_a, ..., R_b)``."""
     flat = theta_b.reshape(-1, theta_b.shape[-1])
     # |a - b|^2 = |a|^2 - 2ab + |b|^2 in one matrix product, about a common origin to keep the digits.
-    origin = theta_a.mean(axis=0)  # not the mean of all, which a hostile site can move anywhere
+    origin = np.median(theta_a, axis=0)  # not a mean, which a hostile site can move anywhere
     a, b = theta_a - origin, flat - origin
-    square = (a * a).sum(-1)[:, None] - 2.0 * (a @ b.T) + (b * b).sum(-1)
-    distance: NumpyArray = np.sqrt(np.maximum(square, 0.0)).reshape(theta_a.shape[0], *theta_b.shape[:-1])
-    return distance
+    square = a @ b.T
+    square *= -2.0
+    square += (a * a).sum(axis=-1)[:, None]
+    square += (b * b).sum(axis=-1)
+    distance: NumpyArray = np.sqrt(np.maximum(square, 0.0, out=square), out=square)
+    return distance.reshape(theta_a.shape[0], *theta_b.shape[:-1])
 
 
 def alignment_score(theta: NumpyArray) -> float:
@@ -165,17 +168,10 @@ def _distances(theta: NumpyArray) -> NumpyArray:
     """
     n_sites, n_components, size = theta.shape
     flat = theta.reshape(-1, size).astype(float)
-    flat -= np.median(flat, axis=0)  # keeps the digits; a mean could be moved anywhere by a hostile site
-    square = (flat * flat).sum(axis=1)
-    between = flat @ flat.T
-    between *= -2.0
-    between += square
-    between += square[:, None]
-    np.sqrt(np.maximum(between, 0.0, out=between), out=between)
-    distance: NumpyArray = between.reshape(n_sites, n_components, n_sites, n_components)
+    distance = pair_costs(flat, flat).reshape(n_sites, n_components, n_sites, n_components)
     sites = np.arange(n_sites)
     distance[sites, :, sites] = 0.0
-    far = _far(between.reshape(n_sites, -1))
+    far = _far(distance.reshape(n_sites, -1))
     if distance.max() > far.min():
         np.minimum(distance, far[:, None], out=distance)
     return distance

@@ -142,6 +142,23 @@ def test_a_site_without_a_right_certificate_does_not_get_in(taken_over):
         stop(ghost)
 
 
+def test_an_honest_job_still_runs_on_the_same_study(taken_over):
+    result = taken_over.study.server / "runs" / "run-honest" / "result.npz"
+    # Three sites compile at once, on a machine that may have better to do: no site is to be given up meanwhile.
+    number, status, story = submit(
+        taken_over,
+        "honest",
+        lambda job, executor: None,
+        lambda number, status: result.exists() or ended(number, status),
+        seconds=240.0,
+        deadline=120.0,
+    )
+    assert result.exists(), f"{status}: {story}"
+    for name in NAMES:
+        assert (taken_over.study.kit(name) / "sent.jsonl").exists(), "the guard was at the door"
+        assert not told(taken_over.study.kit(name) / number), "nothing to complain about"
+
+
 @pytest.fixture(scope="module")
 def in_process():
     return FederatedGaussianMixture(**OPTIONS).fit({name: rows_of(name)[0] for name in NAMES})
@@ -218,5 +235,3 @@ def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_a
     np.testing.assert_allclose(model.weights_, in_process.weights_, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(model.center_, in_process.center_, rtol=1e-10, atol=1e-10)
     assert read_result(run_folder(place, run)).result.n_rounds == OPTIONS["max_rounds"]
-    for name in NAMES:
-        assert (place.kit(name) / "sent.jsonl").exists(), "the guard was at the door"
