@@ -157,6 +157,18 @@ def test_rows_keep_their_target_and_weight_whatever_order_they_came_in(n_values)
     assert triples == {(*row, y, v) for row, y, v in zip(rows, target, weight, strict=True)}
 
 
+@pytest.mark.parametrize("n_values", [1, 3, 40, 10_000])
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_rows_are_in_the_order_of_all_their_columns_and_the_target(n_values, missing):
+    generator = np.random.default_rng(2)
+    rows = generator.integers(0, n_values, size=(60, 3)).astype(float)
+    rows[generator.random(rows.shape) < missing] = np.nan
+    target, weight = generator.integers(0, 2, size=60).astype(float), np.arange(1.0, 61.0)
+    site = Federation.from_sites(["a"], [rows], [target], [weight], missing_allowed=True).sites[0]
+    order = np.lexsort((target, *rows.T[::-1]))  # rows that are alike stay in the order they came in
+    np.testing.assert_array_equal(site.as_data(gaps=missing > 0).row_weight, weight[order])
+
+
 def test_stacking_lists_every_site_once_and_keeps_its_rows(monkeypatch):
     monkeypatch.setattr(federation, "BUCKET_OVERHEAD", 0)
     sizes = [3, 200, 11, 90, 4]

@@ -12,6 +12,7 @@ import pytest
 
 from fedgrem.errors import InputError
 from fedgrem.experiments.runner import ROWS, UNTIMED, in_order, missing_cells, read_rows, run_study
+from fedgrem.experiments.specs import FITS, pen
 
 from .studies import tiny_study
 
@@ -98,6 +99,15 @@ def test_the_folder_of_another_study_is_refused(tmp_path):
     for other in (tiny_study(0, rounds=5), nothing.with_embedding("pca")):
         with pytest.raises(InputError, match="of another study, of other settings or of another version"):
             run_study(other, tmp_path)
+
+
+def test_the_folder_of_a_study_that_was_fitted_with_other_care_is_refused(tmp_path, monkeypatch):
+    study = pen(quick=True).with_seeds(0)
+    run_study(study, tmp_path)
+    run_study(study, tmp_path)
+    monkeypatch.setitem(FITS, "pen", FITS["pen"]._replace(tolerance=1e-2))
+    with pytest.raises(InputError, match="of another study, of other settings or of another version"):
+        run_study(study, tmp_path)
 
 
 def test_rows_of_nobody_knows_which_study_are_refused(tmp_path):

@@ -57,12 +57,12 @@ def find_starts(
     empty = jax.device_put(np.zeros((len(names), 0)))
     nothing = Params(empty, empty)
     reply = exchange("local_start", "starts", nothing)
-    params = align(family, reply.params, start, plan.seed)
-    if params.spread is not None and start.n_components > 1:
+    spread = reply.params.spread
+    if spread is not None and start.n_components > 1:
         # Alone, a site may fit its noise to a poor partition; starting again in common units, it does so less often.
-        noise = jax.device_put(np.broadcast_to(np.median(params.spread, axis=(0, 1)), params.spread.shape))
+        noise = jax.device_put(np.broadcast_to(np.median(spread, axis=(0, 1)), spread.shape))
         reply = exchange("local_start", "starts", nothing._replace(spread=noise))
-        params = align(family, reply.params, start, plan.seed)
+    params = align(family, reply.params, start, plan.seed)
     common = middle_of(params)
     n_tracks = family.start_tracks if start.tracks is None else start.tracks
     # Without a penalty sites have nothing in common, and a joint start would be a start for nobody.

@@ -161,11 +161,13 @@ class Federation:
 
 def _order(rows: NumpyArray, target: NumpyArray) -> NumpyArray:
     """(n,) rows by their first column, then by the others and the target; the others are looked at only for ties."""
-    first = rows[:, 0]
-    order = np.argsort(first)
-    if np.all(np.diff(first[order]) > 0):  # False where there are ties, and where cells are missing
-        return order
-    return np.lexsort((target, *rows.T[::-1]))
+    order = np.argsort(rows[:, 0])
+    rises = np.diff(rows[order, 0]) > 0  # False where there are ties, and where cells are missing
+    tied = ~(np.append(True, rises) & np.append(rises, True))
+    if tied.any():
+        among = np.sort(order[tied])
+        order[tied] = among[np.lexsort((target[among], *rows[among].T[::-1]))]
+    return order
 
 
 def padded_size(n_rows: int) -> int:

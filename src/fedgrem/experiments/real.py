@@ -151,31 +151,39 @@ def _predicted(family: Family, data: SiteData, params: Params) -> tuple[Array, A
     return jax.vmap(one)(data, params)
 
 
-def held_out_scores(family: Family, result: FitResult, tested: list[NumpyArray], split: Split) -> dict[str, float]:
-    """What a fit is worth on rows that it has not seen, as means over honest sites.
+class _HeldOut:
+    """The rows that no method sees, stacked once for the scores of all of them."""
 
-    ``error`` is the percentage of rows in the wrong group, each site relabelled as suits it best; ``log_likelihood`` is
-    per row, and knows nothing of labels.
-    """
-    size = max(len(rows) for rows in tested)
-    columns = np.zeros((len(tested), tested[0].shape[1], size))
-    for k, rows in enumerate(tested):
-        columns[k, :, : len(rows)] = rows.T
-    blank = jnp.ones((len(tested), size))
-    params = Params(
-        jnp.asarray(result.weights),
-        jnp.asarray(result.theta),
-        None if result.spread is None else jnp.asarray(result.spread),
-    )
-    found, fit = map(np.asarray, _predicted(family, SiteData(jnp.asarray(columns), blank, blank), params))
-    site = np.repeat(np.arange(len(tested)), [len(rows) for rows in tested])
-    predicted = np.concatenate([found[k, : len(rows)] for k, rows in enumerate(tested)])
-    rates = misclustering_by_site(site, np.concatenate(split.test_labels), predicted)
-    likelihoods = np.array([fit[k, : len(rows)].mean() for k, rows in enumerate(tested)])
-    return {
-        "error": 100.0 * float(np.mean(rates[split.honest])),
-        "log_likelihood": float(np.mean(likelihoods[split.honest])),
-    }
+    def __init__(self, family: Family, tested: list[NumpyArray], split: Split) -> None:
+        self._family, self._honest = family, split.honest
+        self._labels = np.concatenate(split.test_labels)
+        counts = np.array([len(rows) for rows in tested])
+        self._held = np.arange(counts.max()) < counts[:, None]  # (K, n), False where a site has fewer rows
+        self._site = np.repeat(np.arange(len(tested)), counts)
+        columns = np.zeros((len(tested), tested[0].shape[1], counts.max()))
+        for k, rows in enumerate(tested):
+            columns[k, :, : len(rows)] = rows.T
+        blank = jnp.ones(self._held.shape)
+        self._data = SiteData(jnp.asarray(columns), blank, blank)
+
+    def scores(self, result: FitResult) -> dict[str, float]:
+        """What a fit is worth on these rows, as means over honest sites.
+
+        ``error`` is the percentage of rows in the wrong group, each site relabelled as suits it best;
+        ``log_likelihood`` is per row, and knows nothing of labels.
+        """
+        params = Params(
+            jnp.asarray(result.weights),
+            jnp.asarray(result.theta),
+            None if result.spread is None else jnp.asarray(result.spread),
+        )
+        found, fit = map(np.asarray, _predicted(self._family, self._data, params))
+        rates = misclustering_by_site(self._site, self._labels, found[self._held])
+        likelihoods = fit.mean(axis=1, where=self._held)
+        return {
+            "error": 100.0 * float(np.mean(rates[self._honest])),
+            "log_likelihood": float(np.mean(likelihoods[self._honest])),
+        }
 
 
 def play_real_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
@@ -195,9 +203,9 @@ def play_real_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> 
     common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
     with precision(DTYPE):
         dtype = numpy_dtype(DTYPE)
-        search = _Search(family, federation, plan)
+        search, held_out = _Search(family, federation, plan), _HeldOut(family, tested, split)
         return [
-            common | told | held_out_scores(family, result, tested, split)
+            common | told | held_out.scores(result)
             for result, told in play_methods(methods, family, federation, plan, search, dtype)
         ]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fedgrem import __version__
 from fedgrem.errors import FedGrEMError, InputError
-from fedgrem.experiments.specs import Method, Setting, Study
+from fedgrem.experiments.specs import FITS, Method, Setting, Study
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -157,6 +157,7 @@ def _as_document(study: Study) -> dict[str, Any]:
         "study": study.name,
         "fedgrem": __version__,
         "settings": [asdict(setting) for setting in study.settings],
+        "fits": {model: FITS[model]._asdict() for model in sorted({s.model for s in study.settings} & FITS.keys())},
         "methods": {method.name: [method.algorithm, method.options] for method in study.methods},
     }
 
