@@ -136,6 +136,7 @@ def test_a_folder_that_cannot_be_written_is_not_blamed_on_the_network(server, tm
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch):
+    monkeypatch.delenv("FEDGREM_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
     assert cache_folder() == Path("/elsewhere/fedgrem")
     monkeypatch.setenv("FEDGREM_CACHE", "/here")

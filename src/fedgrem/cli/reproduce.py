@@ -73,7 +73,12 @@ def reproduce(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Default: results/STUDY, or results/STUDY-quick."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Default: results/STUDY, results/STUDY-quick, or on images results/STUDY-EMBEDDING.",
+        ),
     ] = None,
     methods: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these methods.", show_default="all of the study")
