@@ -37,6 +37,14 @@ def test_a_column_that_is_constant_at_most_sites_keeps_a_scale():
     assert units_of(federation(flat, 3.0 * flat, flat)).scale[0] == 2.0
 
 
+def test_one_bad_site_cannot_set_the_scale_of_a_column_that_is_constant_at_the_others():
+    flat = [np.full((5, 1), level) for level in (1.0, 2.0, 4.0, 5.0, 3.0)]
+    apart = units_of(federation(*flat, np.full((5, 1), 1e12)))
+    assert 0.5 <= apart.scale[0] <= 3.0
+    noisy = units_of(federation(*flat, 1e12 * GENERATOR.normal(size=(5, 1))))
+    assert 0.5 <= noisy.scale[0] <= 3.0
+
+
 def test_rows_in_units_have_unit_deviation_and_an_intercept_on_demand():
     data = federation(GENERATOR.normal(3.0, 9.0, size=(50, 2)), targets=[GENERATOR.normal(-4.0, 0.1, size=50)])
     scaled = data.in_units(units_of(data), intercept=True)

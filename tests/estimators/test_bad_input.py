@@ -149,6 +149,15 @@ def test_a_text_column_is_refused_by_name(library):
         quick().fit(frame, sites="hospital")
 
 
+def test_a_column_of_numbers_and_text_is_refused_by_name():
+    frame = pd.DataFrame({"age": np.arange(30.0), "bmi": [1, "n/a", *range(28)], "site": ["a", "b"] * 15})
+    with pytest.raises(InputError, match=r"columns that are not numeric: 'bmi' \(Object\)"):
+        quick().fit(frame, sites="site")
+    frame["bmi"] = pd.Series([None, *range(29)], dtype=object)
+    with pytest.raises(InputError, match=r"site 'a' contains NaN \(1\).* bmi"):
+        quick().fit(frame, sites="site")
+
+
 def test_a_site_column_that_is_not_there_is_refused_with_the_columns_that_are():
     frame = pd.DataFrame({"age": [1.0, 2.0], "bmi": [3.0, 4.0]})
     with pytest.raises(InputError, match=r"sites='hospital' is not a column; the columns are \['age', 'bmi'\]"):

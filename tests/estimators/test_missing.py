@@ -79,6 +79,37 @@ def test_local_em_with_gaps_never_lowers_the_likelihood():
     assert np.all(np.diff(value, axis=0) > -1e-4 * np.abs(value[:-1]))
 
 
+@pytest.mark.parametrize("covariance", ["tied", "identity"])
+def test_gaps_do_not_draw_starts_to_zero(covariance):
+    """Rows with gaps begin at the middle of their column, wherever that is, and so find their group."""
+    rows, labels = sites(n_sites=3, n=60)
+    far = with_gaps({name: table + 1000.0 for name, table in rows.items()})
+    model = FederatedGaussianMixture(3, covariance=covariance, missing="em", standardize="auto", **FAST).fit(far)
+    assert np.abs(model.center_ - 1000.0).max() < 12.0
+    if covariance == "tied":
+        found = model.predict(far)
+        assert np.mean([adjusted_rand_score(labels[name], found[name]) for name in rows]) > 0.7
+
+
+def test_a_site_without_a_single_cell_of_a_column_takes_part_with_the_others():
+    rows, _ = sites(n_sites=4, n=60)
+    rows["s2"][:, 1] = np.nan
+    model = FederatedGaussianMixture(3, missing="em", **FAST).fit(rows)
+    assert np.isfinite(model.means_).all()
+    assert np.isfinite(model.score(rows))
+    whole = FederatedGaussianMixture(3, **FAST).fit(sites(n_sites=4, n=60)[0])
+    order = [np.argmin(np.linalg.norm(model.center_ - center, axis=1)) for center in whole.center_]
+    np.testing.assert_allclose(model.center_[order], whole.center_, atol=0.6)
+
+
+def test_gaps_in_rows_to_predict_are_named_by_site_and_column():
+    rows, _ = sites(n_sites=3, n=40)
+    model = FederatedGaussianMixture(2, **FAST).fit(rows)
+    rows["s1"][3, 1] = np.nan
+    with pytest.raises(InputError, match=r"site 's1' contains NaN \(1\).* in 1 row\(s\), in column\(s\) x1; drop"):
+        model.predict(rows)
+
+
 def test_infinity_is_refused_and_a_column_nobody_recorded():
     rows = sites(n_sites=2, n=30)[0]
     rows["s1"][0, 0] = np.inf

@@ -15,6 +15,8 @@ from typing import Any, NoReturn, TypeAlias
 from fedgrem.errors import FedGrEMError
 
 CHUNK = 256 * 1024
+BY_HAND = "give the folder that holds it (in the shell: --data FOLDER)"
+"""What to do with a file that was got in another way."""
 Progress: TypeAlias = Callable[[int, int | None], None]
 """Told the bytes that are there and the bytes in all; None where the server does not say."""
 
@@ -138,14 +140,14 @@ def _open(url: str, there: int, timeout: float) -> Any:
             return None
         raise DownloadError(
             f"{url} answered {error.code} ({error.reason}) instead of the file; if it has moved, get it by hand and "
-            "give the folder that holds it."
+            f"{BY_HAND}."
         ) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         offline = isinstance(reason, socket.gaierror)
         raise DownloadError(
             f"{url} cannot be reached ({'its name is not known here' if offline else _told(reason)}); is this machine "
-            "online? If it may not be, get the file elsewhere and give the folder that holds it."
+            f"online? If it may not be, get the file elsewhere and {BY_HAND}."
         ) from error
 
 
@@ -179,7 +181,7 @@ def _check(url: str, part: Path, expected: str, digest: Callable[[Path], str]) -
         part.unlink()
         raise DownloadError(
             f"{url} has the wrong check sum: expected sha256 {expected}, got {got}. The file was removed; run the same "
-            "command again, and if that does not help, get the file elsewhere."
+            f"command again, and if that does not help, get the file elsewhere and {BY_HAND}."
         )
 
 

@@ -2,17 +2,16 @@
 
 The paper embeds 70,000 images in 10 dimensions by t-SNE and does not say by which program. What there is:
 
-- ``"umap"``, the default: umap-learn, made for any number of dimensions, 3 minutes of one core for 70,000 images; with
-  a seed it uses no more.
+- ``"umap"``, the default here: umap-learn, made for any number of dimensions, 3 minutes of one core for 70,000
+  images; with a seed it uses no more.
 - ``"tsne"``, which is what the paper names. No library does it for so many rows in 10 dimensions: the
   fast sums of openTSNE are for maps of one, two or three dimensions, and scikit-learn's exact method would hold
   70,000 x 70,000 numbers, 39 GB, several times over. Here openTSNE finds the neighbours and takes the steps, at its
   defaults (perplexity 30, 250 + 500 rounds), and asks :mod:`fedgrem.data.tsne` for the gradient. The work grows with
   the square of the rows: one push among 70,000 rows takes 8 to 10 seconds of one core, the whole 43 minutes, spread
   over all cores.
-- ``"pca"``: principal components, in seconds and without the extra. On MNIST they are much worse: a Gaussian mixture
-  with one shared covariance puts 50% of the images into a wrong component, and 17% after UMAP. On 5,000 images of
-  MNIST these are 50% and 22%, and 15% after t-SNE. On Fashion-MNIST the three are alike.
+- ``"pca"``: principal components, in seconds and without the extra. On MNIST they keep little of the digits apart, see
+  docs/studies.md.
 
 The study of each data set uses the one on which fits agree most, see ``benchmarks/embeddings.py``.
 

@@ -31,7 +31,7 @@ class Site:
         """The site as its local step sees it, in a canonical row order, padded with rows of weight 0.
 
         Rows are sorted by their values, so that the order in which they were recorded cannot change a fit. With
-        ``gaps``, cells may be missing (NaN).
+        ``gaps``, cells may be missing (NaN); the middle of their column stands in their place where starts are drawn.
         """
         n = len(self.rows)
         target = np.zeros(n) if self.target is None else self.target
@@ -43,7 +43,7 @@ class Site:
         weight[:n] = self.row_weight[order]
         rows: Any = self.rows[padded].astype(dtype)  # NumPy until the sites are stacked
         observed: Any = np.ascontiguousarray(~np.isnan(rows).T).astype(dtype) if gaps else None
-        rows = np.nan_to_num(rows) if gaps else rows
+        rows = np.where(np.isnan(rows), _middles(self.rows), rows).astype(dtype) if gaps else rows
         columns: Any = np.ascontiguousarray(rows.T)
         padded_target: Any = target[padded].astype(dtype)
         return SiteData(columns, padded_target, weight, rows, observed)
@@ -159,6 +159,13 @@ class Federation:
         return tuple(buckets), jax.device_put(np.array(order))
 
 
+def _middles(rows: NumpyArray) -> NumpyArray:
+    """(p,) the mean of what is there of every column; 0 of one without a single cell."""
+    seen = ~np.isnan(rows)
+    middles: NumpyArray = rows.sum(axis=0, where=seen) / np.maximum(seen.sum(axis=0), 1)
+    return middles
+
+
 def _order(rows: NumpyArray, target: NumpyArray) -> NumpyArray:
     """(n,) rows by their first column, then by the others and the target; the others are looked at only for ties."""
     order = np.argsort(rows[:, 0])
@@ -234,13 +241,13 @@ def _check_site(
         raise InputError(f"site {name!r} has 0 feature(s) (shape={rows.shape}) while a minimum of 1 is required.")
     if len(rows) == 0:
         raise InputError(f"site {name!r} has no rows; leave it out, or give it at least {min_rows}.")
-    _check_finite(name, np.where(np.isnan(rows), 0.0, rows) if missing_allowed else rows, columns)
+    check_finite(name, np.where(np.isnan(rows), 0.0, rows) if missing_allowed else rows, columns)
     if target is not None:
         if target.shape != (len(rows),):
             raise ShapeError(
                 f"site {name!r} has a target of shape {target.shape}, expected ({len(rows)},), one value per row."
             )
-        _check_finite(name, target[:, None], ("y",))
+        check_finite(name, target[:, None], ("y",))
     _check_weight(name, weight, len(rows))
     used = int((weight > 0).sum())
     if used == 0:
@@ -263,7 +270,8 @@ def _check_weight(name: str, weight: NumpyArray, n_rows: int) -> None:
         )
 
 
-def _check_finite(name: str, values: NumpyArray, columns: Sequence[str]) -> None:
+def check_finite(name: str, values: NumpyArray, columns: Sequence[str]) -> None:
+    """Refuse NaN and infinity at a site, with their number and place."""
     bad = ~np.isfinite(values)
     if bad.any():
         n_nan, n_inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
@@ -271,6 +279,6 @@ def _check_finite(name: str, values: NumpyArray, columns: Sequence[str]) -> None
         listed = ", ".join(where[:5]) + (", ..." if len(where) > 5 else "")
         raise InputError(
             f"site {name!r} contains NaN ({n_nan}) or infinity ({n_inf}) in {int(bad.any(axis=1).sum())} row(s), "
-            f"in column(s) {listed}; drop or impute those rows before fitting, or fit Gaussian components with "
-            "missing='em' (NaN only)."
+            f"in column(s) {listed}; drop or impute those rows, or fit Gaussian components with missing='em' (NaN "
+            "only)."
         )

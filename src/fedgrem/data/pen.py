@@ -59,7 +59,7 @@ def find_pen(folder: Path) -> PenTable:
     raise InputError(
         f"{folder} holds no Pen digits; expected, there or in its folder pendigits, {PREPARED[0]} (or .gz), UCI's four "
         f"files {', '.join((*PROCESSED, *RECORDED))} (the last two also as .Z), or its archive pen*.zip. Without a "
-        "folder they are downloaded."
+        "folder (in the shell: --data FOLDER) they are downloaded."
     )
 
 

@@ -214,7 +214,7 @@ def _image_file(place: Path, name: str, source: ImageSource) -> Path:
             return path
     raise InputError(
         f"{place} holds no {name}, neither plain nor as .gz; {source.title} is the files {', '.join(source.shapes)}. "
-        "Without a folder they are downloaded."
+        "Without a folder (in the shell: --data FOLDER) they are downloaded."
     )
 
 
@@ -242,7 +242,7 @@ def _read_idx(path: Path, name: str, source: ImageSource) -> NumpyArray:
     if got != source.sha256[name]:
         raise InputError(
             f"{path} is not {source.title}'s: expected sha256 {source.sha256[name]} of the unpacked bytes, got {got}; "
-            "get it again, or give the folder of the right data set."
+            "get it again, or give the folder of the right data set (in the shell: --data FOLDER)."
         )
     return np.frombuffer(content, dtype=np.uint8, offset=len(header)).reshape(shape)
 
@@ -254,7 +254,10 @@ def _told(shape: tuple[int, ...]) -> str:
 def _checked_folder(folder: str | Path) -> Path:
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise InputError(f"{path} is not a folder; give one that holds the data, or none to download them.")
+        raise InputError(
+            f"{path} is not a folder; give one that holds the data (in the shell: --data FOLDER), or none to download "
+            "them."
+        )
     return path
 
 

@@ -1,6 +1,7 @@
 """From what users pass (arrays, frames, a dict or a list per site) to one table and the site of every row."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import narwhals as nw
@@ -175,12 +176,21 @@ def _take_column(rows: Any, name: str) -> tuple[Any, Any]:
 
 def _check_numeric(who: str, rows: Any) -> None:
     frame = nw.from_native(rows, eager_only=True)
-    bad = [f"{n!r} ({t})" for n, t in frame.schema.items() if not (t.is_numeric() or t == nw.Boolean or t == nw.Object)]
+    bad = [
+        f"{name!r} ({kind})"
+        for name, kind in frame.schema.items()
+        if not (kind.is_numeric() or kind == nw.Boolean or (kind == nw.Object and _holds_numbers(frame[name])))
+    ]
     if bad:
         raise InputError(
             f"{who} has columns that are not numeric: {', '.join(bad)}; drop them, encode them, or name the site "
             "column with sites=."
         )
+
+
+def _holds_numbers(column: nw.Series[Any]) -> bool:
+    """Whether every cell of a column of Python objects is a number, or missing."""
+    return all(cell is None or isinstance(cell, Real) for cell in column.to_list())
 
 
 def _length(rows: Any) -> int:

@@ -66,8 +66,8 @@ class UnitsPlan(NamedTuple):
 def common_units(summaries: Sequence[Summary]) -> Units:
     """The medians of the sites' means and deviations: a minority of bad sites cannot move them far.
 
-    A column that is constant at most sites has the median of the deviations that are not zero; one that is constant at
-    every site varies between them only, and has the spread of its means.
+    A column that is constant at most sites has the median of the deviations that are not zero. Where there are not even
+    three of these, one bad site could set it, and the distances of the means from their median are looked at as well.
 
     Examples
     --------
@@ -82,6 +82,9 @@ def common_units(summaries: Sequence[Summary]) -> Units:
     location = np.nanmedian(means, axis=0)
     scale = np.nanmedian(deviations, axis=0)
     for j in np.flatnonzero(~(scale > 0)):
-        varying = deviations[deviations[:, j] > 0, j]
-        scale[j] = np.median(varying) if len(varying) else np.nanmax(np.abs(means[:, j] - location[j]))
+        found = deviations[deviations[:, j] > 0, j]
+        if len(found) < 3:
+            apart = np.abs(means[:, j] - location[j])
+            found = np.concatenate([found, apart[apart > 0]])
+        scale[j] = np.median(found) if len(found) else 1.0
     return Units(location, np.where(scale > 0, scale, 1.0))

@@ -38,6 +38,8 @@ NUMERIC: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False, "ens
 
 
 PAPERS_PENALTY = 2.0
+OF_INPUT = ("n_features_in_", "feature_names_in_")
+"""What scikit-learn's check of the rows writes, before a fit is known to succeed."""
 
 
 class BaseFederatedMixture(FittedMixture):
@@ -98,6 +100,7 @@ class BaseFederatedMixture(FittedMixture):
 
                 chosen, search = choose(self, federation, fitted, on_progress)
             result, units = chosen._run(family, federation, engine, on_progress)
+            self._forget()
             self.site_names_ = table.labels
             self._expose(result)
             self._expose_theta(result, units)
@@ -106,6 +109,12 @@ class BaseFederatedMixture(FittedMixture):
             self._expose_errors(result, units)
         self._warn(result)
         return self
+
+    def _forget(self) -> None:
+        """Drop what an earlier fit found: a fit with other options would not write all of it anew."""
+        for name in self._fitted_names():
+            if name not in OF_INPUT:
+                delattr(self, name)
 
     def _run(
         self,
@@ -135,11 +144,9 @@ class BaseFederatedMixture(FittedMixture):
 
     def _expose_selection(self, search: Search | None) -> None:
         """The curve by which the number of components was chosen, if it was."""
-        if search is None:
-            self.__dict__.pop("selection_", None)  # of an earlier fit
-            return
-        self.selection_ = search.curve
-        self.cost_["selection_exchanges"] = search.exchanges
+        if search is not None:
+            self.selection_ = search.curve
+            self.cost_["selection_exchanges"] = search.exchanges
 
     def _units_plan(self) -> UnitsPlan:
         """In which units the fit is to run."""

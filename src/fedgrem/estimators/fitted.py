@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedgrem.data.federation import check_finite
 from fedgrem.data.tables import Table, gather, gather_values, is_frame, split_like
 from fedgrem.errors import InputError
 from fedgrem.estimators.scoring import FittedParams, row_scores
@@ -51,7 +52,11 @@ class FittedMixture(WithErrors, BaseEstimator):
     def fitted_values(self) -> dict[str, Any]:
         """All that ``fit`` found, by name: what a saved model keeps."""
         check_is_fitted(self)
-        return {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
+        return {name: getattr(self, name) for name in self._fitted_names()}
+
+    def _fitted_names(self) -> list[str]:
+        """The names of what ``fit`` has found so far; none before it."""
+        return [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]
 
     def _params_of(self, k: int | None) -> FittedParams:
         """One site's mixture, or the center's, in the units of the rows."""
@@ -105,8 +110,8 @@ class FittedMixture(WithErrors, BaseEstimator):
         """Posterior ``(N, R)``, log-likelihood ``(N,)`` and expected response ``(N,)`` of every row."""
         check_is_fitted(self)
         table = self._table_to_predict(X, sites)
-        finite: Any = "allow-nan" if self._missing_allowed() else True
-        rows = validate_data(self, table.rows, reset=False, dtype=np.float64, ensure_all_finite=finite)
+        rows = validate_data(self, table.rows, reset=False, dtype=np.float64, ensure_all_finite=False)
+        self._check_finite(rows, table)
         rows = self._design(rows)
         family = self._fitted_family()
         target = gather_values("y", y, table)
@@ -126,6 +131,15 @@ class FittedMixture(WithErrors, BaseEstimator):
                 if family.has_target:
                     expected[mine] = rows[mine] @ (fitted.weights @ fitted.theta)
         return table, posterior, log_likelihood, expected
+
+    def _check_finite(self, rows: NumpyArray, table: Table) -> None:
+        """As in fit, site by site, with its number and place."""
+        columns = getattr(self, "feature_names_in_", [f"x{j}" for j in range(rows.shape[1])])
+        for k, label in enumerate(table.labels):
+            values = rows[table.site_of_row == k]
+            check_finite(
+                str(label), np.where(np.isnan(values), 0.0, values) if self._missing_allowed() else values, columns
+            )
 
     def _table_to_predict(self, X: Any, sites: Any) -> Table:
         """As in fit, but one scalar may also name the site of all rows."""

@@ -104,10 +104,16 @@ class FederatedGaussianMixture(FederatedDensity):
     ----------
     site_names_ : (K,)
     weights_, means_ : (K, R), (K, R, p)
+    covariances_ : (K, C, p, p) in the columns' own units, C = 1 for "tied" and R otherwise; not with "identity"
     center_, center_weights_ : (R, p) the common center, and the median weights that go with it, (R,)
+    center_covariances_ : (C, p, p) the common ones
+    location_, scale_ : (p,) the units in which the fit ran, if it was standardized
     weights_se_, means_se_, center_se_ : (K, R), (K, R, p), (R, p) standard errors, see :meth:`intervals`
         NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
+    vanished_ : (K, R) components of which a site holds less than one row; where a covariance is estimated, they begin
+        again at the center
+    n_rows_ : (K,) rows of each site, by their weights
     penalty_ : C, as it was given or chosen
     penalty_path_ : dict, how it was chosen: ``penalties`` (M,), ``gain`` and ``error`` (M,) per held-out row over
         fitting alone, trimmed over the sites, and ``site_gain``, ``site_error`` (K, M); ``noise_penalties``,

@@ -96,6 +96,7 @@ def adopt(model: Model, finished: Finished, columns: Sequence[str] | None) -> Mo
     """Take over a fit that ran elsewhere, as if it had run here."""
     result = finished.result
     n_columns = len(columns) if columns is not None else _n_columns(finished, model)
+    model._forget()
     model.site_names_ = np.array(result.site_names)
     model.n_features_in_ = n_columns
     if columns is not None:

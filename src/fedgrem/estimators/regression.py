@@ -64,7 +64,9 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     center_intercept_, center_noise_ : (R,)
     weights_se_, coef_se_, intercept_se_, center_se_, center_intercept_se_ : standard errors, see :meth:`intervals`
         NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
+    location_, scale_ : (p + 1,) the units in which the fit ran, the response last, if it was standardized
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
+    vanished_, n_rows_, site_verdict_, site_evidence_ : as in :class:`FederatedGaussianMixture`
     penalty_, penalty_path_, site_gain_, site_gain_se_, fitted_alone_ : as in :class:`FederatedGaussianMixture`
     n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went

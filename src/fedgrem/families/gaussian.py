@@ -225,7 +225,7 @@ class Gaussian:
         if spread is None:
             return away, None
         if self.covariance in spreads.CHOLESKY:
-            whitener = _by_component(theta, spreads.whitener(spread))
+            whitener = gaps.by_component(theta, spreads.whitener(spread))
             white = whitener @ away
             rows, columns = jnp.tril_indices(theta.shape[1])
             products = white[:, rows] * white[:, columns] - (rows == columns)[:, None]
@@ -247,7 +247,7 @@ class Gaussian:
         # A component without rows has a noise all the same: one row's worth keeps its matrix regular.
         counted = jnp.maximum(counted, 1.0)
         if self.covariance in spreads.CHOLESKY:
-            whitener = _by_component(theta, spreads.whitener(spread))
+            whitener = gaps.by_component(theta, spreads.whitener(spread))
             rows, columns = jnp.tril_indices(size)
             precision = jnp.swapaxes(whitener, 1, 2) @ whitener
             return held[:, None, None] * precision, counted * (1.0 + (rows == columns))
@@ -305,11 +305,6 @@ class Gaussian:
         if self.covariance != "full":
             scatter = jnp.diagonal(scatter, axis1=1, axis2=2)
         return self._from_scatter(scatter, held)
-
-
-def _by_component(theta: Array, leaf: Array) -> Array:
-    """What belongs to a covariance, ``(C, ...)``, for every component, ``(R, ...)``."""
-    return jnp.broadcast_to(leaf, (theta.shape[0], *leaf.shape[1:]))
 
 
 def _about_middle(data: SiteData) -> tuple[Array, Array]:

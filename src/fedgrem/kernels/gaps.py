@@ -27,7 +27,7 @@ def _seen_precision(observed: Array, covariance: Array) -> tuple[Array, Array]:
     return jax.vmap(one)(observed.T)
 
 
-def _by_component(theta: Array, leaf: Array) -> Array:
+def by_component(theta: Array, leaf: Array) -> Array:
     """What belongs to a covariance, ``(C, ...)``, for every component, ``(R, ...)``."""
     return jnp.broadcast_to(leaf, (theta.shape[0], *leaf.shape[1:]))
 
@@ -42,7 +42,7 @@ def log_density(columns: Array, observed: Array, theta: Array, covariance: Array
         square = jnp.einsum("np,npq,nq->n", away, precision, away)
         return -0.5 * (square + log_scale + constant)
 
-    return jax.vmap(one)(theta, _by_component(theta, precision), _by_component(theta, log_scale))
+    return jax.vmap(one)(theta, by_component(theta, precision), by_component(theta, log_scale))
 
 
 def _expected(columns: Array, mean: Array, covariance: Array, precision: Array) -> Array:
@@ -57,7 +57,7 @@ def first_moment(columns: Array, observed: Array, theta: Array, covariance: Arra
     def one(mean: Array, covariance: Array, precision: Array, mass: Array) -> Array:
         return mass @ _expected(columns, mean, covariance, precision)
 
-    return jax.vmap(one)(theta, _by_component(theta, covariance), _by_component(theta, precision), mass)
+    return jax.vmap(one)(theta, by_component(theta, covariance), by_component(theta, precision), mass)
 
 
 def scatter(columns: Array, observed: Array, theta: Array, covariance: Array, mass: Array) -> Array:
@@ -69,4 +69,4 @@ def scatter(columns: Array, observed: Array, theta: Array, covariance: Array, ma
         known = covariance @ jnp.einsum("n,npq->pq", mass, precision) @ covariance
         return (away.T * mass) @ away + mass.sum() * covariance - known
 
-    return jax.vmap(one)(theta, _by_component(theta, covariance), _by_component(theta, precision), mass)
+    return jax.vmap(one)(theta, by_component(theta, covariance), by_component(theta, precision), mass)
