@@ -38,6 +38,14 @@ class Covariance(StrEnum):
     identity = "identity"
 
 
+class Noise(StrEnum):
+    """What is estimated of the noise of regressions."""
+
+    shared = "shared"
+    component = "component"
+    unit = "unit"
+
+
 class Missing(StrEnum):
     """What to do about empty cells."""
 
@@ -79,6 +87,23 @@ Columns: TypeAlias = Annotated[
 DroppedColumns: TypeAlias = Annotated[
     str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, separated by commas.")
 ]
+CovarianceOption: TypeAlias = Annotated[
+    Covariance | None,
+    typer.Option(
+        "--covariance",
+        help="`tied`: one matrix for all components; `full`: one each; `identity`: the paper's unit one.",
+        show_default="tied",
+    ),
+]
+NoiseOption: TypeAlias = Annotated[
+    Noise | None,
+    typer.Option(
+        "--noise",
+        help="Of regressions. `shared`: one variance for all components; `component`: one each; `unit`: the paper's, "
+        "known and without an intercept.",
+        show_default="shared",
+    ),
+]
 CriterionOption: TypeAlias = Annotated[
     Criterion, typer.Option("--criterion", help="What chooses among numbers of components.")
 ]
@@ -93,10 +118,8 @@ def fit(
     weight: WeightColumn = None,
     columns: Columns = None,
     drop: DroppedColumns = None,
-    covariance: Annotated[
-        Covariance,
-        typer.Option(help="`tied`: one matrix for all components; `full`: one each; `identity`: the paper's unit one."),
-    ] = Covariance.tied,
+    covariance: CovarianceOption = None,
+    noise: NoiseOption = None,
     missing: Annotated[
         Missing, typer.Option(help="Empty cells: refuse them, or let EM fill in what is expected of them.")
     ] = Missing.refuse,
@@ -112,8 +135,8 @@ def fit(
     """Fit one mixture per site, pulled to a common center, and save it.
 
     Columns may have any units: covariances (or, with --target, the noise and an intercept) are estimated, and what is
-    shown is in the columns' own units. With `--covariance identity` nothing is: scale the columns first such that the
-    spread *within* a group is about 1.
+    shown is in the columns' own units. With `--covariance identity` or `--noise unit` nothing is: scale the columns
+    first such that the spread *within* a group is about 1.
 
     For example:
 
@@ -129,15 +152,10 @@ def fit(
 
     check_folder(out, force=force)
     numbers = read_components(components)
+    options = fit_options(numbers, penalty, criterion, max_rounds, tol, tol_errors, n_init, seed)
+    options |= family_options(target is not None, covariance, noise, missing)
     table, chosen = gather(data, site, target, weight, columns, drop, missing)
-    model = fitted(
-        table,
-        chosen,
-        target,
-        weight,
-        fit_options(numbers, penalty, criterion, max_rounds, tol, tol_errors, n_init, seed)
-        | family_options(target is not None, covariance, missing),
-    )
+    model = fitted(table, chosen, target, weight, options)
     save(model, out, Source(site, target))
 
     from fedgrem.cli.selection import print_selection
@@ -174,11 +192,22 @@ def fit_options(
     }
 
 
-def family_options(regression: bool, covariance: Covariance, missing: Missing) -> dict[str, Any]:
-    """What an estimator is told of its components."""
+def family_options(
+    regression: bool, covariance: Covariance | None, noise: Noise | None, missing: Missing
+) -> dict[str, Any]:
+    """What an estimator is told of its components; what belongs to the other kind of mixture is refused."""
     if regression:
-        return {"noise": "unit" if covariance is Covariance.identity else "shared"}
-    return {"covariance": covariance.value, "missing": missing.value}
+        if covariance is not None:
+            raise InputError(
+                f"--covariance {covariance.value} is for Gaussian components; of regressions, say what to estimate of "
+                "the noise: --noise shared, component or unit."
+            )
+        return {"noise": (noise or Noise.shared).value}
+    if noise is not None:
+        raise InputError(
+            f"--noise {noise.value} is for regressions, and no column to explain was named; use --covariance instead."
+        )
+    return {"covariance": (covariance or Covariance.tied).value, "missing": missing.value}
 
 
 def gather(

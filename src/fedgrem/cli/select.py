@@ -10,12 +10,13 @@ import typer
 
 from fedgrem.cli.fit import (
     Columns,
-    Covariance,
+    CovarianceOption,
     Criterion,
     CriterionOption,
     DataFiles,
     DroppedColumns,
     Missing,
+    NoiseOption,
     SiteColumn,
     TargetColumn,
     WeightColumn,
@@ -39,7 +40,8 @@ def select(
     weight: WeightColumn = None,
     columns: Columns = None,
     drop: DroppedColumns = None,
-    covariance: Annotated[Covariance, typer.Option(help="As in `fedgrem fit`.")] = Covariance.tied,
+    covariance: CovarianceOption = None,
+    noise: NoiseOption = None,
     missing: Annotated[Missing, typer.Option(help="As in `fedgrem fit`.")] = Missing.refuse,
     criterion: CriterionOption = Criterion.bic,
     seed: Seed = 0,
@@ -67,11 +69,9 @@ def select(
     if out is not None:
         check_folder(out, force=force)
     numbers = read_components(components)
+    options = family_options(target is not None, covariance, noise, missing)
+    options |= {"random_state": seed, "criterion": criterion.value}
     table, chosen = gather(data, site, target, weight, columns, drop, missing)
-    options = family_options(target is not None, covariance, missing) | {
-        "random_state": seed,
-        "criterion": criterion.value,
-    }
     wanted = [numbers] if isinstance(numbers, int) else numbers
     model = fitted(table, chosen, target, weight, options | {"n_components": wanted, "tol": 1e-6})
     if out is not None:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgrem.cli.fit import Covariance, Criterion, CriterionOption, Missing, family_options, fit_options
+from fedgrem.cli.fit import (
+    CovarianceOption,
+    Criterion,
+    CriterionOption,
+    Missing,
+    NoiseOption,
+    family_options,
+    fit_options,
+)
 from fedgrem.cli.options import (
     Components,
     Force,
@@ -43,9 +51,8 @@ def fit(
         str | None,
         typer.Option(metavar="A,B,...", help="Columns that sites must have, in order.", show_default="not asked"),
     ] = None,
-    covariance: Annotated[
-        Covariance, typer.Option(help="As in `fedgrem fit`; with --regression, `identity` is unit noise.")
-    ] = Covariance.tied,
+    covariance: CovarianceOption = None,
+    noise: NoiseOption = None,
     missing: Annotated[
         Missing, typer.Option(help="Empty cells: refuse them, or let EM fill them in.")
     ] = Missing.refuse,
@@ -93,7 +100,7 @@ def fit(
     check_folder(out, force=force)
     numbers = read_components(components)
     options = fit_options(numbers, penalty, criterion, max_rounds, tol, tol_errors, n_init, seed)
-    options |= {"algorithm": algorithm} | family_options(regression, covariance, missing)
+    options |= {"algorithm": algorithm} | family_options(regression, covariance, noise, missing)
     names = None if columns is None else listed(columns)
     model = _estimator(regression, options)
     fixed = isinstance(numbers, int)
