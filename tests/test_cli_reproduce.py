@@ -1,15 +1,24 @@
 """``fedgrem reproduce`` in the shell: what it writes, what it refuses, and how it stops."""
 
+import csv
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from functools import partial
 
+import numpy as np
 import pytest
 
 from fedgrem.cli import main
+from fedgrem.cli.reproduce import Embedding, Which, _prepared
+from fedgrem.data.pen import PenTable
+from fedgrem.data.real import PenSource, RealData, load_pen, table_digest
+from fedgrem.experiments import real, runner
 from fedgrem.experiments.specs import STUDIES, Method, Setting, Study
+from tests.told import assert_one_error
 
 pytest.importorskip("matplotlib")
 
@@ -17,6 +26,30 @@ pytest.importorskip("matplotlib")
 def tiny(quick):
     settings = tuple(Setting(f"h={h:g}", "gmm", h, {"h": h, "n_sites": 3, "n_rows": 40}) for h in (0.0, 1.0))
     return Study("gmm", "A tiny study", settings, (Method("local-em", "local-em"), Method("fedem", "fedem")), (0, 1))
+
+
+def tiny_pen(quick):
+    spoiled = {"contaminated": 1, "way": "far"}
+    settings = (Setting("0%", "pen", 0.0, {}, "none"), Setting("20.5% far", "pen", 20.5, spoiled, "far"))
+    return Study("pen", "Tiny Pen digits", settings, (Method("local-em", "local-em"), Method("fedem", "fedem")), (0, 1))
+
+
+def pen_table():
+    """Three writers of two digits that are far apart."""
+    digit, writer = np.tile([0, 1], 90), np.repeat([1, 2, 3], 60)
+    noise = np.random.default_rng(0).normal(size=(180, 16))
+    return PenTable((30 + 40 * digit[:, None] + 5 * noise).round().astype(int), digit, writer)
+
+
+def loader():
+    """The loader of Pen digits; only the check sum is that of the table above."""
+    return partial(load_pen, source=PenSource("", table_digest(pen_table())))
+
+
+def play_tiny_pen(cell):
+    """What a worker does. It is told the name of this function, so it gets the loader by importing this module."""
+    real.load_pen = loader()
+    return runner._play(cell)
 
 
 def run(*arguments):
@@ -37,6 +70,91 @@ def test_a_study_ends_with_a_table_and_the_paths_written(tmp_path, capsys, monke
     assert "2 of 2 cells" in said.err
     assert {path.name for path in folder.iterdir()} >= {"index.html", "rows.csv", "gmm-errors.png", "gmm-errors.svg"}
     assert any((tmp_path / "fedgrem" / "compiled").iterdir())
+
+
+def test_a_study_on_real_data_reads_its_folder_and_is_reported_beside_the_paper(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(STUDIES, "pen", tiny_pen)
+    monkeypatch.setattr(real, "load_pen", loader())
+    monkeypatch.setattr(runner, "_play", play_tiny_pen)
+    monkeypatch.delenv(real.DATA, raising=False)
+    monkeypatch.setenv("FEDGREM_CACHE", str(tmp_path / "cache"))
+    files, folder, table = tmp_path / "files", tmp_path / "results", pen_table()
+    files.mkdir()
+    lines = np.column_stack([table.features, table.digit, table.writer]).tolist()
+    with (files / "pendigits_with_writer.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([[*(f"f{j}" for j in range(1, 17)), "digit", "writer"], *lines])
+    options = ("--quick", "--data", str(files), "--out", str(folder), "--workers", "1", "--seeds", "1")
+    assert run("pen", *options) == 0
+    said = capsys.readouterr()
+    assert "Mis-clustering in percent" in said.out
+    assert "13.30 (1.17)" in said.out  # the paper's Local-EM
+    assert str(folder / "index.html") in said.out.replace("\n", "")
+    assert "2 of 2 cells" in said.err
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert "Tiny Pen digits" in page
+    assert "26.01 (1.22)" in page  # seconds of the paper's Local-EM
+    with (folder / "rows.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["setting"], row["method"]) for row in rows] == [
+        ("0%", "local-em"),
+        ("0%", "fedem"),
+        ("20.5% far", "local-em"),
+        ("20.5% far", "fedem"),
+    ]
+    assert all(float(row["error"]) < 10.0 for row in rows[:2])
+    assert not (tmp_path / "cache" / "data").exists()  # nothing was downloaded
+    assert real.DATA not in os.environ
+
+
+def test_an_offline_machine_is_told_of_the_option_for_files_in_one_line(tmp_path, capsys, monkeypatch):
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{place.getsockname()[1]}/pen.zip"
+    monkeypatch.setattr(real, "load_pen", partial(load_pen, source=PenSource(nobody, "")))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("FEDGREM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(real.DATA, raising=False)
+    assert run("pen", "--quick", "--out", str(tmp_path / "results")) == 1
+    assert_one_error(capsys.readouterr().err, r"pen.zip cannot be reached .*online\? .*--data FOLDER")
+    assert run("pen", "--quick", "--out", str(tmp_path / "results"), "--data", str(tmp_path / "none")) == 1
+    assert_one_error(capsys.readouterr().err, r"none is not a folder; .*--data FOLDER")
+
+
+@pytest.mark.parametrize("study", [Which.pen, Which.pen_small])
+def test_downloads_are_told_while_they_last(monkeypatch, study):
+    def download(folder, *, on_progress):
+        for done, total in ((850_000, 1_700_000), (12_000_000, 30_000_000), (5_000, 29_000), (7_000_000, None)):
+            on_progress("file.gz", done, total)
+
+    said = []
+    monkeypatch.setattr(real, "load_pen", download)
+    assert _prepared(study, None, said.append) == ""
+    assert said == [f"downloading file.gz: {part}" for part in ("1 of 2 MB", "12 of 30 MB", "5 of 29 kB", "7 MB")]
+
+
+@pytest.mark.parametrize("study", [Which.mnist, Which.fashion])
+def test_the_time_of_an_embedding_is_told_before_it_begins(monkeypatch, study):
+    images = RealData(np.zeros((3, 2)), np.zeros(3, dtype=int), None, ("a", "b"), "images")
+    said = []
+
+    def download(folder, *, on_progress):
+        on_progress(f"{study} images", 11_000_000, 11_000_000)
+        return images
+
+    def embed(rows, *, on_progress, **options):
+        said.append("embedded")
+        on_progress(1, 752)
+        return real.Embedding(rows, 185.0, {"versions": {"umap-learn": "1"}})
+
+    monkeypatch.setattr(real, f"load_{study}", download)
+    monkeypatch.setattr(real, "embed", embed)
+    assert "by umap (umap-learn 1) in 3 min 5 s" in _prepared(study, Embedding.umap, said.append)
+    assert said == [
+        f"downloading {study} images: 11 of 11 MB",
+        "embedding the images by umap: about three minutes, the first time only",
+        "embedded",
+        "embedding the images, the first time only: step 1 of 752",
+    ]
 
 
 def test_unknown_methods_and_foreign_folders_are_refused_in_one_line(tmp_path, capsys):

@@ -1,14 +1,20 @@
 """The report of a study on real data: beside the paper's figures, honest about what the paper does not say."""
 
 import re
+from html import escape
 
 import numpy as np
 import pytest
 
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.registry import build_algorithm
 from fedgrem.experiments.paper import MISCLUSTERING, REAL_METHODS, SECONDS
 from fedgrem.experiments.specs import METHODS, Method, Setting, Study
+from fedgrem.experiments.specs import STUDIES as STUDY_LIST
+from fedgrem.families.gaussian import Gaussian
 from fedgrem.report.study import Run, html_page, write_report
 from fedgrem.report.study_plots import figures
+from fedgrem.report.study_real import real_facts
 from fedgrem.report.study_stats import name_of, paired
 from fedgrem.report.study_tables import tables
 from fedgrem.report.study_words import verdicts
@@ -93,13 +99,61 @@ def test_the_page_says_how_sites_were_contaminated_and_what_an_embedding_changes
 
 def test_one_table_per_way_puts_ours_above_the_papers():
     study, rows = made_up("pen")
-    far, permuted, clump, times = tables(study, rows)
+    far, permuted, clump = tables(study, rows)[:3]
     assert far.headers == permuted.headers == clump.headers == ["method", "0%", "6.8%", "13.6%", "20.5%"]
     values = [r["error"] for r in rows if (r["setting"], r["method"]) == ("20.5% clump", "fedgrem")]
     assert clump.rows[0][4] == f"{np.mean(values):.2f} ({np.std(values, ddof=1):.2f})\n9.39 (1.25)"
     assert next(row for row in far.rows if row[0] == "FedGMM")[1].endswith("\n—")
     assert [row[1] for row in far.rows] == [row[1] for row in clump.rows]  # nobody is contaminated in either
-    assert times.rows[0] == ["FedGrEM", "0.50", "1.25", "20", "100%", "47.07 (2.38)"]
+
+
+def test_times_are_means_over_seeds_and_ways_above_the_papers_of_the_same_percentage():
+    study, rows = made_up("pen")
+    for row in rows:
+        row["seconds"] = {"none": 0.25, "far": 1.0, "permuted": 2.0, "clump": 6.0}[row["panel"]] + 0.02 * row["seed"]
+    times, efforts = tables(study, rows)[3:]
+    assert times.headers == ["method", "0%", "6.8%", "13.6%", "20.5%"]
+    values = [way + 0.02 * seed for way in (1.0, 2.0, 6.0) for seed in range(4)]
+    ours = f"{np.mean(values):.2f} ({np.std(values, ddof=1):.2f})"
+    theirs = ("46.76 (1.92)", "46.90 (2.31)", "46.49 (2.12)")
+    assert times.rows[0] == ["FedGrEM", "0.28 (0.03)\n47.07 (2.38)", *(f"{ours}\n{paper}" for paper in theirs)]
+    assert times.rows[METHODS.index("tgmm")][4] == f"{ours}\n83.84 (3.65)"
+    assert times.rows[METHODS.index("fedgmm")][1].endswith("\n—")
+    assert "another machine (Xeon Gold 6226R)" in times.note
+    assert efforts.headers == ["method", "fit, s", "shared start, s", "rounds", "settled"]
+    assert efforts.rows[0] == ["FedGrEM", f"{np.median([r['seconds'] for r in rows]):.2f}", "1.25", "20", "100%"]
+
+
+def test_a_quick_study_shows_the_times_of_the_percentages_it_has():
+    study = STUDY_LIST["mnist"](True)
+    rows = [row for row in made_up("mnist", n_seeds=2)[1] if row["x"] in (0.0, 24.0)]
+    times = tables(study, rows)[3]
+    assert times.headers == ["method", "0%", "24%"]
+    assert times.rows[0][1:] == ["0.50 (0.00)\n134.69 (6.41)", "0.50 (0.00)\n133.74 (6.47)"]
+
+
+def test_few_rows_have_one_line_of_times_per_method_and_nothing_of_the_papers():
+    errors, efforts = tables(*made_up("pen-small"))
+    assert "few rows" in errors.title
+    assert efforts.rows == [[name, "0.50", "1.25", "20", "100%"] for name in ("FedGrEM", "Local-EM")]
+    assert "paper" not in efforts.note
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_page_says_which_fedgrem_was_run(name):
+    study, rows = made_up(name)
+    built = [build_algorithm(m.algorithm, Gaussian(), **m.options) for m in STUDY_LIST[name](False).methods]
+    ours = next(algorithm for algorithm in built if isinstance(algorithm, FedGrEM))
+    assert ours == FedGrEM(Gaussian())  # the defaults of the class
+    said = real_facts(study)["FedGrEM"]
+    assert f"fixed penalty C = {ours.penalty:g} " in said
+    assert f"one gradient step with C_eta = {ours.step_size:g} a round" in said
+    assert (ours.penalty_rows, ours.center_solver, ours.step_weights) == ("site", "exact", "current")
+    assert (ours.local_steps, ours.memory, ours.covariance_penalty) == (1, 0, None)
+    assert 'the default of the estimators, penalty="auto"' in said
+    assert escape(said) in html_page(study, rows, [], RUN)
+    if name != "pen-small":
+        assert "FedGrEM" not in real_facts(study.with_methods(["fedem", "tgmm"]))
 
 
 def test_the_least_and_those_within_three_tenths_are_stressed_and_the_paper_never():

@@ -1,4 +1,4 @@
-"""``fedgrem reproduce``: the paper's simulation studies, run, drawn and told."""
+"""``fedgrem reproduce``: the paper's studies, run, drawn and told."""
 
 from __future__ import annotations
 
@@ -47,6 +47,10 @@ class Embedding(StrEnum):
     pca = "pca"
 
 
+FIRST_TIME = {Embedding.umap: "about three minutes", Embedding.tsne: "up to an hour", Embedding.pca: "some seconds"}
+"""What it takes to embed 70,000 images; after that they are read from the cache."""
+
+
 class Shape(StrEnum):
     """Covariances of the components that are fitted to real data."""
 
@@ -66,7 +70,13 @@ class Start(StrEnum):
 
 def reproduce(
     study: Annotated[Which, typer.Argument(help="Which study to run.", show_default=False)],
-    quick: Annotated[bool, typer.Option("--quick", help="A small version, in under two minutes.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="A small version, in under two minutes; images are embedded before that, which takes minutes, once.",
+        ),
+    ] = False,
     seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="Replications per setting.")] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes; by default one per core.", show_default=False)
@@ -216,15 +226,27 @@ def _prepared(study: Which, embedding: Embedding | None, say: Callable[[str], No
     from fedgrem.kernels.precision import precision
     from fedgrem.report.study import duration
 
-    data = load("pen" if study is Which.pen_small else study.value)
+    data = load(
+        "pen" if study is Which.pen_small else study.value,
+        lambda name, done, total: say(f"downloading {name}: {_amount(done, total)}"),
+    )
     if embedding is None:
         return ""
+    say(f"embedding the images by {embedding.value}: {FIRST_TIME[embedding]}, the first time only")
     with precision("float64"):
         found = embedding_of(
-            data, embedding.value, lambda done, total: say(f"embedding the images, once: step {done} of {total}")
+            data,
+            embedding.value,
+            lambda done, total: say(f"embedding the images, the first time only: step {done} of {total}"),
         )
     versions = ", ".join(f"{name} {version}" for name, version in found.made.get("versions", {}).items())
     return f"Images were embedded by {embedding.value} ({versions}) in {duration(found.seconds)}, with seed 0."
+
+
+def _amount(done: int, total: int | None) -> str:
+    """How much of a file is there; the files of labels are too small for megabytes."""
+    size, unit = (1e6, "MB") if max(done, total or 0) >= 1e6 else (1e3, "kB")
+    return f"{done / size:.0f} {unit}" if total is None else f"{done / size:.0f} of {total / size:.0f} {unit}"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.download import cache_folder
 from fedgrem.data.embedding import Embedding, embed
 from fedgrem.data.federation import Federation
-from fedgrem.data.real import RealData, load_fashion, load_mnist, load_pen, spread_over_sites
+from fedgrem.data.real import Progress, RealData, load_fashion, load_mnist, load_pen, spread_over_sites
 from fedgrem.data.units import common_units, summarize_site
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.experiments.methods import for_everyone, play_methods, search_starts
@@ -61,12 +61,12 @@ class Split(NamedTuple):
     """(K,) whether a site is as it was recorded."""
 
 
-def load(name: str) -> RealData:
-    """A data set, from the folder of the study or downloaded."""
+def load(name: str, on_progress: Progress | None = None) -> RealData:
+    """A data set, from the folder of the study or downloaded, which is told with the name of each file."""
     folder = Path(os.environ[DATA]) if DATA in os.environ else None
     if name == "pen":
-        return load_pen(folder)
-    return load_mnist(folder) if name == "mnist" else load_fashion(folder)
+        return load_pen(folder, on_progress=on_progress)
+    return (load_mnist if name == "mnist" else load_fashion)(folder, on_progress=on_progress)
 
 
 def embedding_of(data: RealData, method: str, on_progress: Callable[[int, int], None] | None = None) -> Embedding:

@@ -182,7 +182,7 @@ class Fits(NamedTuple):
 
 FITS = {
     "pen": Fits(1e-4, 200, 10, 20, 40),
-    "mnist": Fits(1e-3, 100, 4, 10, 20),
+    "mnist": Fits(1e-3, 100, 4, 10, 10),
     "fashion": Fits(5e-3, 100, 4, 10, 20, 280),
 }
 """Data set -> fits. Images have six times the rows: there a replication must do with fewer passes over them."""
