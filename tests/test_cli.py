@@ -5,16 +5,18 @@ import re
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
-from fedgrem import __version__
+from fedgrem import __version__, load_model
 from fedgrem.cli import main
 from fedgrem.cli.screen import warnings_as_notices
 from fedgrem.cli.tables import summary_view
-from fedgrem.report.summary import SiteSummary, Summary
+from fedgrem.report.summary import SiteSummary, Summary, summarize
+from tests.report.models import made_up
 from tests.told import assert_one_error
 
 NAMES = ("north", "south", "east", "west")
@@ -167,6 +169,33 @@ def test_show_gives_tables_or_json(model, capsys):
     assert [site["name"] for site in plain["sites"] if site["verdict"] == "suspect"] == ["west"]
 
 
+def test_show_names_components_of_which_a_site_has_no_rows(tmp_path, monkeypatch, capsys):
+    fitted = made_up(4, 2, 3)
+    fitted.vanished_ = np.arange(4)[:, None] == [[0, 9, 0]]
+    monkeypatch.setattr("fedgrem.cli.files.load", lambda _: SimpleNamespace(model=fitted))
+    assert run("show", tmp_path) == 0
+    told = "site-0 has next to no rows of components 0 and 2; what stands there is the center's."
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert run("show", tmp_path, "--json") == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert [site["vanished"] for site in plain["sites"]] == [[0, 2], [], [], []]
+    del fitted.vanished_
+    assert run("show", tmp_path) == 0
+    assert "next to no rows" not in capsys.readouterr().out
+
+
+def test_the_parameters_that_are_shown_do_not_depend_on_units():
+    from rich.console import Console
+
+    fitted = made_up(3, 21, 2)
+    fitted.center_[:, 0] = 0.0, 1000.0
+    fitted.center_covariances_ = np.diag([1e12, *np.ones(20)])[None]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(summary_view(summarize(fitted), 80))
+    shown = re.findall(r"^x\d+", console.export_text(), flags=re.MULTILINE)
+    assert shown == [f"x{j}" for j in range(1, 21)]
+
+
 def test_one_more_site_joins_a_saved_model(folder, model, tmp_path, capsys):
     arguments = ["add-site", model, folder / "north.csv", "--name", "new"]
     assert run(*arguments, "--out", tmp_path / "more") == 0
@@ -248,6 +277,21 @@ def test_a_damaged_source_is_a_model_error(model, tmp_path, capsys):
     (tmp_path / "source.json").write_text("{}")
     assert run("show", tmp_path) == 1
     assert "source.json cannot be read" in capsys.readouterr().err
+
+
+def test_what_belongs_to_the_other_kind_of_mixture_is_refused(folder, tmp_path, capsys):
+    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "-o", tmp_path / "m", *QUICK]
+    assert run(*arguments, "--target", "b", "--covariance", "full") == 1
+    assert_one_error(capsys.readouterr().err, "--covariance full is for Gaussian components")
+    assert run(*arguments, "--columns", "a,b", "--noise", "component") == 1
+    assert_one_error(capsys.readouterr().err, "--noise component is for regressions")
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_noise_of_regressions_can_be_each_components_own(folder, tmp_path):
+    arguments = ["fit", folder / "data.csv", "-s", "hospital", "-r", 2, "--columns", "a", "--target", "b", *QUICK]
+    assert run(*arguments, "--noise", "component", "-o", tmp_path / "m") == 0
+    assert load_model(tmp_path / "m").noise == "component"
 
 
 def test_a_fit_that_did_not_settle_says_so(folder, tmp_path, capsys):

@@ -5,14 +5,18 @@ from datetime import datetime
 from html.parser import HTMLParser
 
 import numpy as np
+import polars as pl
 import pytest
 
 from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
-from fedgrem.errors import InputError
+from fedgrem.errors import InputError, ShapeError
+from fedgrem.plots import plot_rows
 from fedgrem.report.gain import Gains, SiteGain
 from fedgrem.report.model import model_page, write_model_report
+from fedgrem.report.model_sections import drawing
 from fedgrem.report.model_words import Origin
 from fedgrem.report.numbers import decimals_for, fixed
+from fedgrem.report.rows import given_rows
 from fedgrem.report.summary import summarize
 from tests.report.models import made_up
 
@@ -191,6 +195,137 @@ def test_intercept_and_noise_of_a_regression_are_shown_where_it_has_them():
     text = page_of(model)
     assert "intercept</td><td>1.50</td><td>2.50" in text
     assert "noise</td><td>7.50</td><td>7.50" in text
+
+
+def lines_of(*, slopes=(0.0, 0.0), level=0.0, location=(0.0, 0.0, 0.0), scale=(1.0, 1.0, 1.0), **options):
+    """Four sites with lines in two columns: all on the center, except the last in its second component."""
+    model = made_up(4, 2, 2, cls=FederatedRegressionMixture, **{"noise": "shared"} | options)
+    model.coef_ = np.repeat(model.center_[None], 4, axis=0)
+    model.intercept_, model.center_intercept_ = np.full((4, 2), 7.0), np.full(2, 7.0)
+    model.noise_, model.center_noise_ = np.full((4, 2), 3.0), np.full(2, 3.0)
+    model.location_, model.scale_ = np.array(location), np.array(scale)
+    model.coef_[-1, 1] += slopes
+    model.intercept_[-1, 1] += level
+    model.site_distance_ = np.zeros((4, 2))
+    model.site_distance_[-1, 1] = 5.0
+    model.at_center_ = model.site_distance_ == 0.0
+    return model
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_site_that_differs_in_level_only_is_told_so():
+    text = page_of(lines_of(slopes=(0.01, 0.0), level=5.0, location=(10.0, 0.0, 50.0)))
+    assert "farthest out in component 1, where intercept at typical columns is 5.10 above the center" in text
+    assert re.search(r'intercept at typical columns</td><td class="z">•</td><td class="p5">\+5.10</td>', text)
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_an_intercept_that_only_follows_a_slope_is_not_what_differs():
+    text = page_of(lines_of(slopes=(2.0, 0.0), level=-120.0, location=(60.0, 0.0, 50.0)))
+    assert "farthest out in component 1, where x0 is 2.00 above the center" in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_lines_that_were_not_standardized_are_compared_where_they_are():
+    model = lines_of(slopes=(2.0, 0.0), level=-120.0)
+    del model.location_, model.scale_
+    assert "farthest out in component 1, where intercept is 120 below the center" in page_of(model)
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_the_column_named_for_a_regression_does_not_depend_on_units():
+    text = page_of(lines_of(slopes=(1.0, 0.1), scale=(0.01, 10.0, 4.0)))
+    assert "farthest out in component 1, where x1 is 0.100 above the center" in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+@pytest.mark.parametrize(("noise", "which"), [("shared", ""), ("component", ", component 1")])
+def test_a_site_with_a_noise_of_its_own_is_told_so(noise, which):
+    model = lines_of(slopes=(1.0, 0.0), noise=noise)
+    assert "times the common one" not in page_of(model)
+    model.noise_[-1, slice(None) if noise == "shared" else 1] = 7.5
+    assert f"1.00 above the center; noise 2.5 times the common one{which}</summary>" in page_of(model)
+
+
+@pytest.mark.usefixtures("_no_figures")
+@pytest.mark.parametrize(("n_covariances", "which"), [(1, ""), (2, ", component 1")])
+def test_a_site_with_a_spread_of_its_own_is_told_so_even_at_the_center(n_covariances, which):
+    model = made_up(4, 2, 2)
+    model.weights_[:] = 0.5
+    model.center_covariances_ = np.repeat(np.diag([1.0, 100.0])[None], n_covariances, axis=0)
+    model.covariances_ = np.repeat(model.center_covariances_[None], 4, axis=0)
+    model.covariances_[-1, -1, 1, 1] *= 3.1**2
+    model.covariances_[0, -1, 0, 0] *= 0.4**2
+    model.covariances_[0, -1, 1, 1] *= 1.2**2  # too little to be worth a word
+    text = page_of(model)
+    assert f"the center; spread 3.1 times the common one in x1{which}</summary>" in text
+    told = f"at the center in every component; spread 0.40 times the common one in x0{which}</summary>"
+    assert re.search(rf"<summary><b>site-0</b>[^\n]*?{told}", text)
+    assert text.count("times the common one") == 2
+    assert text.count(">3.1 \N{MULTIPLICATION SIGN}</td>") == 3 - n_covariances
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_spread_that_may_be_chance_is_not_told():
+    model = made_up(4, 2, 2)
+    model.center_covariances_ = np.eye(2)[None]
+    model.covariances_ = np.full((4, 1, 2, 2), 1.5**2 * np.eye(2))
+    assert page_of(model).count("times the common one") == 4
+    model.n_rows_[:] = 10.0
+    assert "times the common one" not in page_of(model)
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_components_without_rows_are_listed_and_not_taken_for_agreement():
+    model = made_up(5, 3, 3)
+    assert "next to no rows" not in page_of(model)  # nor does a model fail that does not know of this
+    model.vanished_ = np.zeros((5, 3), dtype=bool)
+    model.vanished_[0, [0, 2]] = model.vanished_[-1, 1] = True
+    text = page_of(model)
+    assert "site-0 has next to no rows of components 0 and 2; what stands there is the center&#x27;s." in text
+    assert "site-4 has next to no rows of component 1; what stands there rests on next to nothing." in text
+    assert text.count(">◦</td>") == 2
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_many_sites_without_rows_of_a_component_are_counted():
+    model = made_up(40, 2, 2)
+    model.site_distance_[:] = 0.0
+    model.vanished_ = np.arange(2) == np.ones((40, 1))
+    text = page_of(model)
+    assert "site-0 has next to no rows of component 1, site-1 of component 1, site-2" in text
+    assert "site-29 of component 1, and 10 more sites of some; what stands there is the center&#x27;s." in text
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_the_columns_that_are_shown_do_not_depend_on_units():
+    model = made_up(3, 41, 2)
+    model.center_[:, 0] = 0.0, 1000.0
+    assert re.search(r'<td class="name">x0</td><td class="n\d">0</td>', page_of(model))
+    model.center_covariances_ = np.diag([1e12, *np.ones(40)])[None]
+    assert not re.search(r'<td class="name">x0</td><td class="n\d">0</td>', page_of(model))
+
+
+def test_rows_of_other_columns_are_refused_with_a_remedy():
+    model = made_up(3, 2, 2)
+    model.feature_names_in_ = np.array(["a", "b"], dtype=object)
+    table = pl.DataFrame({"b": [1.0], "a": [2.0], "site": ["site-0"]})
+    remedy = r"fitted on a, b; take these, in this order: X\[list\(model.feature_names_in_\)\]\."
+    with pytest.raises(InputError, match=remedy):
+        given_rows(model, table, sites="site")
+    with pytest.raises(InputError, match=r"fitted on a, b; the rows lack a: add every fitted column, under its name\."):
+        given_rows(model, table.drop("a"), sites="site")
+    with pytest.raises(ShapeError, match=r"shape \(4, 3\), expected \(n, 2\); give the columns of the fit"):
+        given_rows(model, np.zeros((4, 3)), sites=["site-0"] * 4)
+
+
+def test_a_large_page_with_gains_and_rows_stays_below_five_megabytes():
+    model = made_up(44, 16, 10, covariance="identity", n_rounds=300)
+    sites = np.repeat(model.site_names_, 100)
+    rows = np.random.default_rng(0).normal(size=(4400, 16))
+    gains = Gains([SiteGain(str(name), 80, 20, -3.0, -3.5, 0.5, 0.1) for name in model.site_names_], [], [], 0.2, True)
+    drawn = drawing(lambda ax: plot_rows(model, rows, sites=sites, n_rows=4400, ax=ax), 4.6, "rows")
+    assert 100_000 < len(page_of(model, gains, drawn).encode()) < 5_000_000
 
 
 def test_a_page_with_rows_warns_and_one_without_draws_none(tmp_path):

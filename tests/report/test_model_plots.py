@@ -46,6 +46,15 @@ def test_centers_are_written_in_their_own_units():
     assert f"{model.center_[0, 0]:.2f}".replace("-", "\N{MINUS SIGN}") in written
 
 
+def test_the_parameters_in_the_map_do_not_depend_on_units():
+    model = made_up(3, 41, 2)
+    model.center_[:, 0] = 0.0, 1000.0
+    assert "x0" in [label.get_text() for label in plot_centers(model).get_yticklabels()]
+    model.center_covariances_ = np.diag([1e12, *np.ones(40)])[None]
+    shown = [label.get_text() for label in plot_centers(model).get_yticklabels()]
+    assert shown == [f"x{j}" for j in range(1, 41)]
+
+
 def test_losses_have_their_own_mark():
     gains = Gains(
         [SiteGain(f"s{k}", 8, 2, 0.0, 0.0, gain, 0.1) for k, gain in enumerate((1.0, 0.1, -1.0))], [], [], 0.2, True

@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from fedgrem import FederatedGaussianMixture
+from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.errors import InputError
 from fedgrem.report import summarize
-from fedgrem.report.summary import parameter_names, pull, suspect_beyond
+from fedgrem.report.summary import parameter_names, parameter_units, pull, suspect_beyond
 from tests.report.models import made_up
 
 
@@ -61,6 +61,23 @@ def test_rare_components_are_pulled_farther_and_a_site_fitted_alone_is_not_pulle
     np.testing.assert_allclose(pull(model), expected)
     np.testing.assert_allclose(pull(model.set_params(penalty_rows="site")), [[0.4, 0.4], [0.0, 0.0], [0.4, 0.4]])
     assert not pull(model.set_params(algorithm="fedem")).any()
+
+
+def test_components_of_which_a_site_holds_no_rows_are_listed_by_site():
+    model = made_up(n_sites=3, n_components=3)
+    assert [site["vanished"] for site in summarize(model).as_plain()["sites"]] == [[], [], []]
+    model.vanished_ = np.array([[True, False, True], [False, False, False], [False, True, False]])
+    assert [site["vanished"] for site in summarize(model).as_plain()["sites"]] == [[0, 2], [], [1]]
+
+
+def test_parameters_are_compared_by_the_spread_within_or_by_the_scales_of_the_fit():
+    model = made_up(3, 2, 2)
+    assert parameter_units(model).tolist() == [1.0, 1.0]
+    model.center_covariances_ = np.array([np.diag([1.0, 100.0]), np.diag([9.0, 100.0])])
+    assert summarize(model).as_plain()["parameter_units"] == [2.0, 10.0]
+    lines = made_up(3, 2, 2, cls=FederatedRegressionMixture)
+    lines.scale_ = np.array([2.0, 8.0, 4.0])  # the response last
+    assert parameter_units(lines).tolist() == [2.0, 0.5]
 
 
 def test_parameters_without_names_are_numbered():

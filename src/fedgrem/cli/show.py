@@ -25,6 +25,7 @@ def show(
     A site is *at the center* when it ended exactly there in every component: its rows gave no reason to differ. It is
     *similar* when it is close; it has its *own answer* when its rows clearly speak for one; it is *suspect* when
     chance, its size and the spread of the other sites do not explain it, which happens to about 1% of honest sites.
+    Where a site has next to no rows of some component, a line names it: what stands there is then the center's.
 
     For example:
 

@@ -1,6 +1,6 @@
 """Tables and sentences about a fitted model, to be read at 80 columns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -8,11 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgrem.algorithms.verdicts import FEWEST_SITES, NOT_JUDGED, SUSPECT, VERDICTS
-from fedgrem.report.model_words import why
+from fedgrem.report.model_words import vanishing, why
+from fedgrem.report.numbers import largest, most_telling
 from fedgrem.report.summary import Summary
 
 MOST_SITES = 20
 MOST_PARAMETERS = 20
+MOST_VANISHED = 5
+"""Sites without rows of some component that are named."""
 FEWEST_COLUMNS, COLUMN_WIDTH = 2, 7
 VERDICT_STYLES = {"suspect": "bold red", "at the center": "green"}
 
@@ -30,7 +33,8 @@ def plain_table(title: str, headers: Sequence[str], *, left: int = 1) -> Table:
 def summary_view(summary: Summary, width: int, *, most_sites: int = MOST_SITES) -> RenderableType:
     """What was found: a headline, the centers, the sites and a verdict."""
     parts = [headline(summary), Text(), center_table(summary, width), Text(), site_table(summary, width, most_sites)]
-    return Group(*parts, Text(), verdict(summary))
+    gone = vanishing(summary, MOST_VANISHED)
+    return Group(*parts, *([Text(gone)] if gone else []), Text(), verdict(summary))
 
 
 def headline(summary: Summary) -> Text:
@@ -54,9 +58,8 @@ def center_table(summary: Summary, width: int) -> RenderableType:
     center, weights = np.array(summary.center), np.array(summary.center_weights)
     names = [_short(name, 24) for name in summary.parameters]
     space = width - max(map(len, [*names, "typical weight"])) - 2
-    shown = _largest(weights, max(FEWEST_COLUMNS, space // (COLUMN_WIDTH + 2)))
-    spread = center.max(axis=0) - center.min(axis=0)
-    kept = _largest(spread, MOST_PARAMETERS)
+    shown = largest(weights, max(FEWEST_COLUMNS, space // (COLUMN_WIDTH + 2)))
+    kept = most_telling(center, summary.parameter_units or np.ones(len(names)), MOST_PARAMETERS)
     table = plain_table("Centers", ["component", *(str(r) for r in shown)])
     table.add_row("typical weight", *(f"{weights[r]:.2f}" for r in shown), style="dim")
     for j in kept:
@@ -74,8 +77,8 @@ def _typical_error(summary: Summary) -> str:
     errors = [error for row in summary.center_errors or [] for error in row if error is not None]
     if not errors:
         return ""
-    middle, largest = _number(float(np.median(errors))), _number(max(errors))
-    return f"Standard errors: {middle} in the middle, {largest} at most; --json lists all."
+    middle, most = _number(float(np.median(errors))), _number(max(errors))
+    return f"Standard errors: {middle} in the middle, {most} at most; --json lists all."
 
 
 def site_table(summary: Summary, width: int, most_sites: int = MOST_SITES) -> RenderableType:
@@ -84,7 +87,7 @@ def site_table(summary: Summary, width: int, most_sites: int = MOST_SITES) -> Re
     name_width = min(24, max([4, *(len(site.name) for site in sites)]))
     space = width - name_width - 46
     weights = np.array(summary.center_weights)
-    shown = _largest(weights, max(0, space // 5)) if space >= 10 else []
+    shown = largest(weights, max(0, space // 5)) if space >= 10 else []
     table = plain_table("Sites", ["site", "", "rows", "at center", "farthest", *(f"w{r}" for r in shown)], left=2)
     table.columns[1].no_wrap = True
     for site in sites:
@@ -140,12 +143,6 @@ def _with_remark(table: Table, *remarks: str) -> RenderableType:
 
 def _more(total: int, shown: int, what: str, which: str) -> str:
     return f"... the {shown} {what}s {which} are shown, of {total}." if shown < total else ""
-
-
-def _largest(values: Iterable[float], n: int) -> list[int]:
-    """Places of the n largest values, in their own order."""
-    order = np.argsort(-np.asarray(values), kind="stable")[:n]
-    return sorted(int(place) for place in order)
 
 
 def _number(value: float) -> str:

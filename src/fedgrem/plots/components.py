@@ -18,8 +18,8 @@ from fedgrem.plots.axes import (
     tidy,
     title_of_some,
 )
-from fedgrem.report.numbers import contrast, decimals_for, fixed
-from fedgrem.report.summary import check_fitted, parameter_names
+from fedgrem.report.numbers import contrast, decimals_for, fixed, most_telling
+from fedgrem.report.summary import check_fitted, parameter_names, parameter_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,12 +59,13 @@ def plot_centers(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     """The common centers as a heat map, parameters down and components across, each number in its own unit.
 
     The colour says where a component lies among all in that parameter, so that columns of any unit can be compared.
-    Beyond forty parameters, those in which the centers differ most are shown.
+    Beyond forty parameters, those in which the centers differ most are shown, by the spread within components where it
+    is known.
     """
     check_fitted(model)
     center, names = model.center_, parameter_names(model)
     place = contrast(center)
-    kept = sorted(np.argsort(-np.ptp(center, axis=0), kind="stable")[:MOST_PARAMETERS].tolist())
+    kept = most_telling(center, parameter_units(model), MOST_PARAMETERS)
     ax = own_axes(ax, (1.8 + 0.62 * min(len(center), 20), 1.3 + 0.26 * len(kept)))
     ax.imshow(place[:, kept].T, aspect="auto", cmap="PuOr_r", vmin=-1.6, vmax=1.6)
     for line, j in enumerate(kept if len(center) <= MOST_WRITTEN else []):

@@ -59,8 +59,11 @@ NOTES = {
     "pull": "Ticks are the pull of the center, one for each component, the rarer the farther out: an answer within it "
     "is moved onto the center, one beyond it is moved by that much, and what is left is drawn. A site that was fitted "
     "alone has none.",
-    "deviations": "Column by column, in its own unit, for the sites farthest out; a dot means at the center. Open a "
-    "line to see them.",
+    "vanished": "Less than one row counts as none: the site can say nothing about that component. An empty dot in the "
+    "table marks it.",
+    "deviations": "Column by column, in its own unit, for the sites farthest out; a dot means at the center. Where the "
+    "rows of a site are clearly more or less spread than is common, that is told too, as a multiple of the "
+    "common spread. Open a line to see them.",
     "gain": "A fifth of every site's rows was held back. The rest was fitted twice with the same options: by all "
     "sites together, and by each site alone. The gain is the difference in log-likelihood per held-back row, ± its "
     "standard error; below zero, working together cost the site something. Within two standard errors it is unclear.",

@@ -20,7 +20,7 @@ from fedgrem.plots.axes import new_figure
 from fedgrem.report.gain import ALONE, Gains
 from fedgrem.report.model_notes import NOTES
 from fedgrem.report.model_tables import TABLE_STYLE, center_map, deviations, gain_table, site_map
-from fedgrem.report.model_words import Origin, count, listed
+from fedgrem.report.model_words import Origin, count, listed, vanishing
 from fedgrem.report.page import picture
 from fedgrem.report.summary import Summary, measured_in_noise, pull, spread_within
 
@@ -36,12 +36,15 @@ SECTION_STYLE = (
 .side{display:flex;flex-wrap:wrap;gap:0 2.5rem;align-items:flex-start}.side>*{max-width:100%}
 .side>.drawing{flex:1 1 22rem;min-width:min(100%,22rem)}.drawing{max-width:36rem;margin:.5rem 0}
 .drawing svg,.drawing img{display:block;width:100%;height:auto}
-p{max-width:50rem}.warn{background:#fbe9df;color:#6b2e00;padding:.6rem .9rem;border-radius:.4rem}
+p{max-width:50rem}p,li,summary{overflow-wrap:anywhere}
+.warn{background:#fbe9df;color:#6b2e00;padding:.6rem .9rem;border-radius:.4rem}
 @media(min-width:40.01rem){ul.verdicts li{padding-left:8rem}}
 """
 )
 WIDTH = 4.8
 """Of a figure, in inches: narrow, so that its letters can still be read on a phone."""
+MOST_VANISHED = 30
+"""Sites without rows of some component that are named."""
 
 
 def tiles(summary: Summary) -> str:
@@ -71,6 +74,8 @@ def site_section(model: BaseFederatedMixture, summary: Summary) -> list[str]:
     """The sites as a map, their distances against the limits, and the deviations of those farthest out."""
     unit = NOTES["noise units"] if measured_in_noise(model) else ""
     parts = ["<h2>The sites</h2>", f"<p>{NOTES['sites']} {unit}</p>", site_map(model, summary)]
+    gone = vanishing(summary, MOST_VANISHED)
+    parts += [f'<p class="note">{escape(gone)} {NOTES["vanished"]}</p>'] if gone else []
     if len(summary.sites) < 2:
         return parts
     height = 1.7 + 0.25 * min(len(summary.sites), MOST_ROWS)

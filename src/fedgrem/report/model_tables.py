@@ -8,17 +8,18 @@ import numpy as np
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import PALETTE, ink_on
 from fedgrem.report.gain import Gains, SiteGain
-from fedgrem.report.numbers import contrast, decimals_for, fixed, number, signed
+from fedgrem.report.model_deviations import Deviations, Spreads, deviations_of, spreads_of
+from fedgrem.report.numbers import contrast, decimals_for, fixed, largest, most_telling, number, signed
 from fedgrem.report.page import table_markup
 from fedgrem.report.summary import (
     SiteSummary,
     Summary,
     center_errors,
     parameter_names,
+    parameter_units,
     pull,
     spread_within,
     suspect_beyond,
-    thetas,
 )
 from fedgrem.types import NumpyArray
 
@@ -79,7 +80,7 @@ def center_map(model: BaseFederatedMixture) -> str:
     center, names = model.center_, parameter_names(model)
     shades, spread, errors = contrast(center), _spread(model), center_errors(model)
     own = len(spread) == len(center) > 1
-    kept = _most(np.ptp(center / _unit(model), axis=0), MOST_PARAMETERS)
+    kept = most_telling(center, parameter_units(model), MOST_PARAMETERS)
     head = [_th("component"), *(f"<th>{chip(r)}</th>" for r in range(len(center)))]
     rows = [[_td("typical weight", "name"), *(_td(f"{weight:.0%}") for weight in model.center_weights_)]]
     for j in kept:
@@ -104,7 +105,7 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> str:
     names = [site.name for site in summary.sites]
     limits, pulls = (dict(zip(names, values, strict=True)) for values in (suspect_beyond(model), pull(model)))
     judged, pulled = bool(np.isfinite(list(limits.values())).any()), any(own.any() for own in pulls.values())
-    largest = max([site.farthest for site in summary.sites] + [1e-12])
+    farthest = max([site.farthest for site in summary.sites] + [1e-12])
     digits = _distance_digits(model.site_distance_)
     head = [_th("site"), _th(""), _th("rows"), '<th class="left">weights, %</th>']
     head += [f"<th>{chip(r)}</th>" for r in range(summary.n_components)]
@@ -113,8 +114,8 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> str:
 
     def line(site: SiteSummary) -> list[str]:
         limit = limits[site.name]
-        scale = limit if judged and np.isfinite(limit) and limit > 0 else largest
-        cells = [_distance(value, scale, judged, digits) for value in site.distance]
+        scale = limit if judged and np.isfinite(limit) and limit > 0 else farthest
+        cells = [_distance(value, scale, judged, digits, r in site.vanished) for r, value in enumerate(site.distance)]
         mark = f'<span class="mark in {KINDS.get(site.verdict, "open")}">{site.verdict}</span>'
         start = [_name(site.name), _td(mark, "left"), _td(f"{site.n_rows:,.12g}"), _td(bar(site.weights))]
         cells += [_td(_from_to(pulls[site.name], digits), "quiet")] if pulled else []
@@ -135,15 +136,18 @@ def _from_to(values: NumpyArray, digits: int) -> str:
 
 
 def deviations(model: BaseFederatedMixture, summary: Summary) -> str:
-    """Of the oddest sites that keep an answer of their own: how far from the center, column by column, folded away."""
-    names, theta = parameter_names(model), thetas(model)
+    """Of the oddest sites with an answer or a spread of their own: how they differ, column by column, folded away."""
+    away, spreads = deviations_of(model), spreads_of(model)
     place = {str(name): k for k, name in enumerate(model.site_names_)}
-    own = [site for site in summary.oddest_first if site.n_at_center < summary.n_components]
-    unit = _unit(model)
+    own = [
+        site
+        for site in summary.oddest_first
+        if site.n_at_center < summary.n_components or spreads.clear[place[site.name]].any()
+    ]
     parts = []
     for site in own[:MOST_OPENED]:
         k = place[site.name]
-        parts.append(_deviation(site, theta[k] - model.center_, model.at_center_[k], unit, names))
+        parts.append(_deviation(site, model.at_center_[k], away.of(k), spreads.of(k)))
     return "".join(parts) + _more(len(own) - MOST_OPENED, "site", "nearer to the center")
 
 
@@ -161,38 +165,70 @@ def gain_table(gains: Gains, suspect: frozenset[str]) -> str:
     return _folded(head, [], [line(site) for site in gains.worst_first(suspect)], "site")
 
 
-def _deviation(site: SiteSummary, away: NumpyArray, at_center: NumpyArray, unit: NumpyArray, names: list[str]) -> str:
-    """``away`` is (R, q), this site less the center; ``at_center`` is (R,); ``unit`` is (q,), to compare columns by."""
-    r = int(np.argmax(site.distance))
-    j = int(np.abs(away[r] / unit).argmax())
-    side = "above" if away[r, j] > 0 else "below"
-    said = f"farthest out in component {r}, where {names[j]} is {number(abs(away[r, j]))} {side} the center"
-    kept = _most(np.abs(away / unit).max(axis=0), MOST_PARAMETERS)
-    head = [_th("less the center"), *(f"<th>{chip(r)}</th>" for r in range(len(away)))]
-    rows = []
-    for j in kept:
-        column = away[:, j]
-        digits, largest = decimals_for([0.0, *column]), max(float(np.abs(column).max()), 1e-300)
-        cells = [
-            _td("•", "z") if at_center[r] else _td(signed(value, digits), _shade(value / largest))
-            for r, value in enumerate(column)
-        ]
-        rows.append([_td(escape(names[j]), "name"), *cells])
-    table = _mapped(table_markup(head, rows)) + _more(len(names) - len(kept), "parameter", "with smaller deviations")
+def _deviation(site: SiteSummary, at_center: NumpyArray, away: Deviations, spreads: Spreads) -> str:
+    """``at_center`` is (R,); ``away`` and ``spreads`` are those of this site."""
+    said, n_lost = "at the center in every component", 0
+    rows: list[list[str]] = []
+    if not at_center.all():
+        said = _farthest_out(site, away)
+        kept = largest(np.abs(away.away / away.units).max(axis=0), MOST_PARAMETERS)
+        rows += [_deviation_row(away, j, at_center) for j in kept]
+        n_lost += len(away.names) - len(kept)
+    if spreads.clear.any():
+        said += f"; {_farthest_spread(spreads)}"
+        n_clear = int(spreads.clear.any(axis=0).sum())
+        kept = largest(spreads.size.max(axis=0), min(n_clear, MOST_PARAMETERS))
+        rows += [_spread_row(spreads, j, len(at_center)) for j in kept]
+        n_lost += n_clear - len(kept)
+    head = [_th("less the center"), *(f"<th>{chip(r)}</th>" for r in range(len(at_center)))]
+    table = _mapped(table_markup(head, rows)) + _more(n_lost, "parameter", "with smaller deviations")
     mark = f'<span class="mark in {KINDS.get(site.verdict, "open")}">{site.verdict}</span>'
     return f"<details><summary><b>{escape(site.name)}</b> {mark} {escape(said)}</summary>{table}</details>"
+
+
+def _farthest_out(site: SiteSummary, away: Deviations) -> str:
+    r = int(np.argmax(site.distance))
+    j = int(np.abs(away.away[r] / away.units).argmax())
+    value = away.away[r, j]
+    side = "above" if value > 0 else "below"
+    return f"farthest out in component {r}, where {away.names[j]} is {number(abs(value))} {side} the center"
+
+
+def _deviation_row(away: Deviations, j: int, at_center: NumpyArray) -> list[str]:
+    column = away.away[:, j]
+    digits, most = decimals_for([0.0, *column]), max(float(np.abs(column).max()), 1e-300)
+    cells = [
+        _td("•", "z") if at_center[r] else _td(signed(value, digits), _shade(value / most))
+        for r, value in enumerate(column)
+    ]
+    return [_td(escape(away.names[j]), "name"), *cells]
+
+
+def _farthest_spread(spreads: Spreads) -> str:
+    c, j = np.unravel_index(int(spreads.size.argmax()), spreads.size.shape)
+    which = f", component {c}" if len(spreads.ratio) > 1 else ""
+    column = spreads.names[j].removeprefix(spreads.what)
+    return f"{spreads.what} {_times(spreads.ratio[c, j])} times the common one{column}{which}"
+
+
+def _spread_row(spreads: Spreads, j: int, n_components: int) -> list[str]:
+    """A spread that the components share stands under each of them."""
+    ratio, clear = (np.broadcast_to(own[:, j], n_components) for own in (spreads.ratio, spreads.clear))
+    cells = [
+        _td(f"{_times(ratio[r])} \N{MULTIPLICATION SIGN}", "" if clear[r] else "quiet") for r in range(n_components)
+    ]
+    return [_td(escape(spreads.names[j]), "name"), *cells]
+
+
+def _times(ratio: float) -> str:
+    """A ratio, to two significant digits."""
+    return fixed(ratio, max(0, decimals_for([0.0, ratio]) - 1))
 
 
 def _spread(model: BaseFederatedMixture) -> NumpyArray:
     """As :func:`spread_within`, with no rows where it is unknown or not of these parameters."""
     spread, n_parameters = spread_within(model), model.center_.shape[1]
     return np.empty((0, n_parameters)) if spread is None or spread.shape[1] != n_parameters else spread
-
-
-def _unit(model: BaseFederatedMixture) -> NumpyArray:
-    """What makes the parameters comparable, ``(q,)``: the spread within components, or 1 where it is unknown."""
-    spread = _spread(model)
-    return np.maximum(np.median(spread, axis=0), 1e-300) if len(spread) else np.ones(model.center_.shape[1])
 
 
 def _more_parameters(model: BaseFederatedMixture) -> dict[str, list[str]]:
@@ -216,10 +252,10 @@ def _folded(head: list[str], first: list[list[str]], rows: list[list[str]], what
     return table
 
 
-def _distance(value: float, scale: float, judged: bool, digits: int) -> str:
-    """A distance, shaded by how much of the limit it takes up; a dot where the site is at the center."""
+def _distance(value: float, scale: float, judged: bool, digits: int, vanished: bool) -> str:
+    """A distance, shaded by how much of the limit it takes up; a dot at the center, an empty one for want of rows."""
     if value == 0.0:
-        return _td("•", "z")
+        return _td("◦", "z", "next to no rows of this component") if vanished else _td("•", "z")
     if judged and value > scale:
         return _td(fixed(value, digits), "far")
     return _td(fixed(value, digits), f"s{min(SHADES, 1 + int(SHADES * value / scale))}")
@@ -247,11 +283,6 @@ def _plus_minus(value: float, digits: int) -> str:
 
 def _mapped(table: str) -> str:
     return table.replace("<table>", '<table class="map">', 1)
-
-
-def _most(values: NumpyArray, n: int) -> list[int]:
-    """Places of the n largest values, in their own order."""
-    return sorted(int(place) for place in np.argsort(-values, kind="stable")[:n])
 
 
 def _more(n: int, what: str, which: str) -> str:

@@ -183,6 +183,28 @@ def why(site: SiteSummary) -> str:
     return f"its rows fit {'worse' if found['fit'] < 0 else 'better'} than those of other sites"
 
 
+def vanishing(summary: Summary, most: int) -> str:
+    """Which sites hold next to no rows of which components, and what stands there then; empty if none do.
+
+    Parameters
+    ----------
+    summary : of the model.
+    most : how many sites to name in a sentence; the others are counted.
+    """
+    sentences = []
+    for at_center, stands in ((True, "is the center's"), (False, "rests on next to nothing")):
+        told: list[str] = []
+        for site in summary.sites:
+            gone = [str(r) for r in site.vanished if (site.distance[r] == 0.0) == at_center]
+            if gone:
+                which = f"component{'' if len(gone) == 1 else 's'} {' and '.join(gone)}"
+                told.append(f"{site.name} {'of' if told else 'has next to no rows of'} {which}")
+        if told:
+            more = [f"and {count(len(told) - most, 'more site')} of some"] if len(told) > most else []
+            sentences.append(f"{', '.join(told[:most] + more)}; what stands there {stands}.")
+    return " ".join(sentences)
+
+
 def _settling(model: BaseFederatedMixture, summary: Summary) -> Line:
     moving = [site.name for site in summary.sites if not site.settled]
     rounds = count(summary.n_rounds, "round")

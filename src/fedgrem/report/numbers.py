@@ -1,4 +1,4 @@
-"""Numbers as people read them: enough digits to tell things apart, and no more."""
+"""Numbers as people read them: enough digits to tell things apart and no more, and of many the most telling."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,6 +55,33 @@ def signed(value: float, decimals: int) -> str:
     """
     text = fixed(value, decimals)
     return text if value <= 0 or not text.strip("0.,") else f"+{text}"
+
+
+def largest(values: ArrayLike, n: int) -> list[int]:
+    """Places of the n largest values, in their own order.
+
+    Examples
+    --------
+    >>> largest([3.0, 1.0, 2.0, 3.0], 2)
+    [0, 3]
+    """
+    return sorted(int(place) for place in np.argsort(-np.asarray(values), kind="stable")[:n])
+
+
+def most_telling(center: ArrayLike, units: ArrayLike, n: int) -> list[int]:
+    """Places of the n parameters in which the components differ most, whatever units the columns are in.
+
+    Parameters
+    ----------
+    center : (R, q)
+    units : (q,) what makes the parameters comparable, see :func:`~fedgrem.report.summary.parameter_units`.
+
+    Examples
+    --------
+    >>> most_telling([[0.0, 0.0], [900.0, 5.0]], [1000.0, 1.0], 1)
+    [1]
+    """
+    return largest(np.ptp(np.asarray(center, dtype=float) / np.asarray(units), axis=0), n)
 
 
 def contrast(center: NumpyArray) -> NumpyArray:

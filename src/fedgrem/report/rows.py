@@ -70,10 +70,21 @@ def _check_columns(model: BaseFederatedMixture, rows: Any) -> None:
     names = column_names(rows)
     fitted = [str(name) for name in getattr(model, "feature_names_in_", [])]
     if names is not None and fitted and names != fitted:
-        raise InputError(f"the rows have the columns {_listed(names)}, the model was fitted on {_listed(fitted)}.")
+        lacking = [name for name in fitted if name not in names]
+        remedy = (
+            f"the rows lack {_listed(lacking)}: add every fitted column, under its name"
+            if lacking
+            else "take these, in this order: X[list(model.feature_names_in_)]"
+        )
+        raise InputError(
+            f"the rows have the columns {_listed(names)}, the model was fitted on {_listed(fitted)}; {remedy}."
+        )
     shape = np.shape(rows)
     if len(shape) != 2 or shape[1] != model.n_features_in_:
-        raise ShapeError(f"the rows have shape {shape}, expected (n, {model.n_features_in_}), the fitted columns.")
+        raise ShapeError(
+            f"the rows have shape {shape}, expected (n, {model.n_features_in_}); give the columns of the fit, and no "
+            "others."
+        )
 
 
 def _listed(names: list[str]) -> str:

@@ -17,6 +17,9 @@ KINDS = {
     "FederatedMixture": "custom mixture",
 }
 
+LEAST_UNIT = 1e-300
+"""Something to divide by where a spread is 0."""
+
 
 class SiteSummary(NamedTuple):
     """One site against the common center."""
@@ -34,6 +37,8 @@ class SiteSummary(NamedTuple):
     evidence: dict[str, float]
     """What the verdict rests on, as in ``site_evidence_``; empty if the site was not judged."""
     settled: bool
+    vanished: tuple[int, ...] = ()
+    """Components of which it holds less than one row."""
 
     @property
     def suspect(self) -> bool:
@@ -65,6 +70,8 @@ class Summary(NamedTuple):
     """In the order of ``site_names_``."""
     selection: dict[str, Any] | None = None
     """How the number of components was chosen; None if it was given."""
+    parameter_units: list[float] | None = None
+    """What makes the parameters comparable, one for each; see :func:`parameter_units`."""
 
     @property
     def n_rows(self) -> float:
@@ -81,6 +88,7 @@ class Summary(NamedTuple):
         plain = self._asdict() | {"n_sites": len(self.sites), "sites": [site._asdict() for site in self.sites]}
         for site in plain["sites"]:
             site["evidence"] = {key: _in_json(value) for key, value in site["evidence"].items()}
+            site["vanished"] = list(site["vanished"])
         return plain | {key: _in_json(plain[key]) for key in ("penalty", "suspect_beyond")}
 
 
@@ -124,6 +132,23 @@ def spread_within(model: BaseFederatedMixture) -> NumpyArray | None:
     return np.asarray(np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1)))
 
 
+def parameter_units(model: BaseFederatedMixture) -> NumpyArray:
+    """What makes the parameters of a component comparable whatever units the columns are in, ``(q,)``.
+
+    The spread within components where it is known. For coefficients the response's scale over the column's, if the fit
+    was standardized by them: a coefficient then counts as what it does to the response over the column's usual range.
+    1 where neither is known.
+    """
+    n_parameters = model.center_.shape[1]
+    spread = spread_within(model)
+    if spread is not None and spread.shape[1] == n_parameters:
+        return np.asarray(np.maximum(np.median(spread, axis=0), LEAST_UNIT))
+    scale = getattr(model, "scale_", None)
+    if model._theta_name == "coef" and scale is not None and len(scale) == n_parameters + 1:
+        return np.asarray(np.maximum(scale[-1] / scale[:-1], LEAST_UNIT))
+    return np.ones(n_parameters)
+
+
 def measured_in_noise(model: BaseFederatedMixture) -> bool:
     """Whether distances from the center are in units of an estimated noise, and so do not depend on the columns'."""
     return spread_within(model) is not None or getattr(model, "noise", "unit") != "unit"
@@ -163,6 +188,11 @@ def suspect_sites(model: BaseFederatedMixture) -> NumpyArray:
     return np.asarray(verdicts(model) == SUSPECT)
 
 
+def vanished(model: BaseFederatedMixture) -> NumpyArray:
+    """Components ``(K, R)`` of which a site holds less than one row; none of a model that does not say."""
+    return np.asarray(getattr(model, "vanished_", np.zeros(model.weights_.shape, dtype=bool)))
+
+
 def center_errors(model: BaseFederatedMixture) -> NumpyArray | None:
     """Standard errors of the centers, ``(R, q)``; None where none were asked for."""
     errors: NumpyArray | None = getattr(model, "center_se_", None)
@@ -189,7 +219,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     """
     check_fitted(model)
     words, evidence = verdicts(model), getattr(model, "site_evidence_", {})
-    unsettled = set(model.unsettled_sites_.tolist())
+    unsettled, gone = set(model.unsettled_sites_.tolist()), vanished(model)
     sites = [
         SiteSummary(
             name=str(name),
@@ -201,6 +231,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             verdict=str(words[k]),
             evidence={key: float(value[k]) for key, value in evidence.items() if np.ndim(value)},
             settled=str(name) not in unsettled,
+            vanished=tuple(np.flatnonzero(gone[k]).tolist()),
         )
         for k, name in enumerate(model.site_names_)
     ]
@@ -219,4 +250,5 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         false_alarm=FALSE_ALARM,
         sites=sites,
         selection=selection_of(model),
+        parameter_units=parameter_units(model).tolist(),
     )
