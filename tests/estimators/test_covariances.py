@@ -1,10 +1,13 @@
 """Estimated covariances and noise, at the estimators: units, robustness, singular data."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
@@ -109,6 +112,20 @@ def test_singular_columns_get_a_regularized_fit(covariance):
     assert np.isfinite(model.score(twice))
 
 
+def test_with_all_defaults_singular_columns_in_other_units_give_the_same_groups():
+    rows, labels = sites(n_sites=3, n=60)
+    twice = {
+        name: np.column_stack([table, table[:, 0], np.ones(60) * k]) for k, (name, table) in enumerate(rows.items())
+    }
+    model = FederatedGaussianMixture(3, random_state=0).fit(twice)
+    found = model.predict(twice)
+    assert np.mean([adjusted_rand_score(labels[name], found[name]) for name in rows]) > 0.8
+    other = {name: table * np.array([1000.0, 1.0, 0.001, 1.0]) + 5.0 for name, table in twice.items()}
+    scaled = FederatedGaussianMixture(3, random_state=0).fit(other).predict(other)
+    for name in rows:
+        assert adjusted_rand_score(found[name], scaled[name]) > 0.95
+
+
 @pytest.mark.parametrize("covariance", ["tied", pytest.param("full", marks=SLOW)])
 def test_fewer_rows_than_columns_get_a_regularized_fit(covariance):
     generator = np.random.default_rng(3)
@@ -191,6 +208,36 @@ def test_intercept_and_noise_are_found_in_the_units_of_the_rows(noise):
     drawn, label = model.sample(rows["s0"], site="s0")
     residual = drawn - (rows["s0"] * model.coef_[0][label]).sum(axis=1) - model.intercept_[0][label]
     assert residual.std() == pytest.approx(0.05, rel=0.3)
+
+
+def test_a_covariate_given_twice_gets_a_regularized_fit():
+    rows, targets, _, _ = regressions()
+    twice = {name: np.column_stack([table, table[:, 0]]) for name, table in rows.items()}
+    once, model = (FederatedRegressionMixture(2, noise="shared", **FAST).fit(x, targets) for x in (rows, twice))
+    assert np.isfinite(model.coef_).all()
+    together = model.center_[:, 0] + model.center_[:, 2]
+    np.testing.assert_allclose(np.sort(together), np.sort(once.center_[:, 0]), atol=0.1)
+    assert model.score(twice, targets) == pytest.approx(once.score(rows, targets), abs=0.02)
+
+
+def test_fewer_rows_than_covariates_get_a_regularized_fit():
+    generator = np.random.default_rng(4)
+    rows = {name: generator.normal(size=(8, 12)) for name in ("a", "b", "c")}
+    targets = {name: generator.normal(size=8) for name in rows}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = FederatedRegressionMixture(2, noise="shared", **FAST | {"max_rounds": 50}).fit(rows, targets)
+    assert np.isfinite(model.coef_).all()
+    assert np.all(model.noise_ > 0)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_hostile_site_cannot_inflate_the_noise_of_the_others():
+    rows, targets, _, _ = regressions()
+    targets["s0"] = targets["s0"] + 100.0 * np.random.default_rng(1).normal(size=100)
+    model = FederatedRegressionMixture(2, noise="shared", **FAST).fit(rows, targets)
+    assert model.noise_[1:].max() < 0.8
+    assert model.noise_[0].min() > 20.0
 
 
 def test_without_an_intercept_nothing_is_centered():

@@ -16,6 +16,8 @@ FINEST, COARSEST = 16, 512
 """Rows: padded sizes are multiples of the first, from thousands of rows on of the second, an eighth of n in between."""
 FREE, MOST_FREE = 1024, 128
 """Rows of padding that cost next to nothing, of all sites together and of one: few small sites are padded more."""
+LARGEST, LEAST_VARIATION = 1e100, 1e-100
+"""Of a value, and of a column: squares of what is larger are infinite, or soon will be, and of what is smaller zero."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,11 @@ class Federation:
                 raise InputError(
                     f"column {column!r} is constant ({low:g}) at every site and carries no information; drop it."
                 )
+            if 0.0 < high - low < LEAST_VARIATION:
+                raise InputError(
+                    f"column {column!r} varies by no more than {high - low:.3g} over all sites, the square of which is "
+                    "zero; use another unit for it."
+                )
 
     def stacked(self, dtype: type = np.float64) -> tuple[tuple[SiteData, ...], Array]:
         """Sites stacked in buckets of similar size, and the site index of every stacked place."""
@@ -271,14 +278,25 @@ def _check_weight(name: str, weight: NumpyArray, n_rows: int) -> None:
 
 
 def check_finite(name: str, values: NumpyArray, columns: Sequence[str]) -> None:
-    """Refuse NaN and infinity at a site, with their number and place."""
+    """Refuse NaN, infinity and what squares to it at a site, with their number and place."""
     bad = ~np.isfinite(values)
     if bad.any():
         n_nan, n_inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-        where = [str(columns[j]) for j in np.flatnonzero(bad.any(axis=0)).tolist()]
-        listed = ", ".join(where[:5]) + (", ..." if len(where) > 5 else "")
         raise InputError(
             f"site {name!r} contains NaN ({n_nan}) or infinity ({n_inf}) in {int(bad.any(axis=1).sum())} row(s), "
-            f"in column(s) {listed}; drop or impute those rows, or fit Gaussian components with missing='em' (NaN "
-            "only)."
+            f"in column(s) {_places(bad, columns)}; drop or impute those rows, or fit Gaussian components with "
+            "missing='em' (NaN only)."
         )
+    size = np.abs(values)
+    if (size > LARGEST).any():
+        raise InputError(
+            f"site {name!r} holds values as large as {size.max():.3g}, in column(s) "
+            f"{_places(size > LARGEST, columns)}; beyond {LARGEST:g} nothing can be computed from their squares. "
+            "Correct them, or use another unit."
+        )
+
+
+def _places(found: NumpyArray, columns: Sequence[str]) -> str:
+    """The columns in which something was found, the first five of them."""
+    where = [str(columns[j]) for j in np.flatnonzero(found.any(axis=0)).tolist()]
+    return ", ".join(where[:5]) + (", ..." if len(where) > 5 else "")

@@ -83,7 +83,13 @@ def check_federation(table: Table, sites_given: bool) -> None:
 
 
 def check_target(target: NumpyArray | None, table: Table) -> None:
-    """Name the site whose responses are missing, before a general check says only that some are."""
+    """Refuse responses that are no numbers, and name the site where some are missing, before a general check does."""
+    if target is not None and target.dtype.kind not in "biufc":
+        try:
+            target.astype(float)
+        except (TypeError, ValueError) as error:
+            first = target.ravel()[0] if target.size else None
+            raise InputError(f"y is not numeric: it begins with {first!r} ({target.dtype}); give numbers.") from error
     if target is None or target.shape != table.site_of_row.shape or target.dtype.kind != "f" or len(table.labels) == 1:
         return
     bad = np.flatnonzero(~np.isfinite(target))

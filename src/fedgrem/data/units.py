@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedgrem.data.federation import Federation, Site, Units
+from fedgrem.data.federation import LEAST_VARIATION, Federation, Site, Units
 from fedgrem.types import NumpyArray
 
 
@@ -79,12 +79,13 @@ def common_units(summaries: Sequence[Summary]) -> Units:
     """
     means = np.stack([summary.mean for summary in summaries])
     deviations = np.stack([summary.deviation for summary in summaries])
+    deviations = np.where(deviations < LEAST_VARIATION, 0.0, deviations)
     location = np.nanmedian(means, axis=0)
     scale = np.nanmedian(deviations, axis=0)
     for j in np.flatnonzero(~(scale > 0)):
         found = deviations[deviations[:, j] > 0, j]
         if len(found) < 3:
             apart = np.abs(means[:, j] - location[j])
-            found = np.concatenate([found, apart[apart > 0]])
+            found = np.concatenate([found, apart[apart > LEAST_VARIATION]])
         scale[j] = np.median(found) if len(found) else 1.0
     return Units(location, np.where(scale > 0, scale, 1.0))
