@@ -76,8 +76,8 @@ def findable(weights: Array, n_rows: Array) -> Array:
 
     Examples
     --------
-    >>> findable(jnp.array([[1.0, 0.0], [0.5, 0.5]]), jnp.array([99.99, 50.0])).round(6).tolist()
-    [[0.9999, 0.0001], [0.5, 0.5]]
+    >>> findable(jnp.array([[1.0, 0.0], [0.75, 0.25]]), jnp.array([0.01, 100.0])).tolist()
+    [[0.5, 0.5], [0.75, 0.25]]
     """
     floored = jnp.maximum(weights, LEAST_ROWS / n_rows[:, None])
     return jnp.where(jnp.any(floored > weights, axis=1, keepdims=True), floored / floored.sum(axis=1)[:, None], weights)
