@@ -92,19 +92,19 @@ def test_gaps_do_not_draw_starts_to_zero(covariance):
 
 
 def test_a_site_without_a_single_cell_of_a_column_takes_part_with_the_others():
-    rows, _ = sites(n_sites=4, n=60)
+    rows, _ = sites(n_sites=3, n=60)
     rows["s2"][:, 1] = np.nan
     model = FederatedGaussianMixture(3, missing="em", **FAST).fit(rows)
     assert np.isfinite(model.means_).all()
     assert np.isfinite(model.score(rows))
-    whole = FederatedGaussianMixture(3, **FAST).fit(sites(n_sites=4, n=60)[0])
+    whole = FederatedGaussianMixture(3, **FAST).fit(sites(n_sites=3, n=60)[0])
     order = [np.argmin(np.linalg.norm(model.center_ - center, axis=1)) for center in whole.center_]
     np.testing.assert_allclose(model.center_[order], whole.center_, atol=0.6)
 
 
 def test_gaps_in_rows_to_predict_are_named_by_site_and_column():
-    rows, _ = sites(n_sites=3, n=40)
-    model = FederatedGaussianMixture(2, **FAST).fit(rows)
+    rows, _ = sites(n_sites=3, n=60)
+    model = FederatedGaussianMixture(3, **FAST).fit(rows)
     rows["s1"][3, 1] = np.nan
     with pytest.raises(InputError, match=r"site 's1' contains NaN \(1\).* in 1 row\(s\), in column\(s\) x1; drop"):
         model.predict(rows)

@@ -12,18 +12,18 @@ PATH = {"penalty_path_", "covariance_penalty_", "site_gain_", "site_gain_se_", "
 
 
 def test_what_only_an_estimated_covariance_has_is_gone_without_one():
-    rows, _ = sites(n_sites=3, n=40)
-    model = FederatedGaussianMixture(2, **FAST).fit(rows)
+    rows, _ = sites(n_sites=3, n=60)
+    model = FederatedGaussianMixture(3, **FAST).fit(rows)
     assert hasattr(model, "covariances_")
     again = model.set_params(covariance="identity").fit(rows)
-    fresh = FederatedGaussianMixture(2, covariance="identity", **FAST).fit(rows)
+    fresh = FederatedGaussianMixture(3, covariance="identity", **FAST).fit(rows)
     assert set(again.fitted_values()) == set(fresh.fitted_values())
     assert not hasattr(again, "scale_")
 
 
 def test_what_only_a_chosen_penalty_has_is_gone_with_a_given_one():
-    rows, _ = sites(n_sites=4, n=40)
-    model = FederatedGaussianMixture(2, **FAST | {"penalty": "auto"}).fit(rows)
+    rows, _ = sites(n_sites=4, n=60)
+    model = FederatedGaussianMixture(3, **FAST | {"penalty": "auto"}).fit(rows)
     assert set(model.fitted_values()) > PATH
     del rows["s3"]
     model.set_params(penalty=2.0).fit(rows)
@@ -32,8 +32,8 @@ def test_what_only_a_chosen_penalty_has_is_gone_with_a_given_one():
 
 
 def test_a_fit_that_is_refused_leaves_the_model_as_it_was():
-    rows, _ = sites(n_sites=3, n=40)
-    model = FederatedGaussianMixture(2, **FAST).fit(rows)
+    rows, _ = sites(n_sites=3, n=60)
+    model = FederatedGaussianMixture(3, **FAST).fit(rows)
     means = model.means_
     rows["s1"][0, 0] = np.nan
     with pytest.raises(InputError, match="site 's1' contains NaN"):
