@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -77,6 +78,19 @@ def test_a_site_that_begins_without_a_component_finds_it_at_the_center():
     result = run(algorithm, InProcess(algorithm, data, START), Plan(START, 60, given=given, align=False))
     np.testing.assert_allclose(result.theta[0], middles, atol=0.6)
     assert result.weights[0].min() > 0.3
+
+
+@pytest.mark.parametrize("n_features", [2, 5, 16])
+def test_on_the_center_is_exactly_there_in_the_units_of_the_rows_too(n_features):
+    generator = np.random.default_rng(n_features)
+    theta = jnp.asarray(50.0 + generator.normal(size=(40, 3, n_features)))
+    spread = jnp.asarray(generator.normal(size=(40, 1, n_features * (n_features + 1) // 2)))
+    weights, n_rows = jnp.full((40, 3), 1 / 3), jnp.full(40, 100.0)
+    algorithm = FedGrEM(Gaussian("tied"), penalty=np.inf)
+    begun = algorithm.central_start(Params(weights, theta, spread), n_rows)
+    sent = Upload(Params(weights, theta, spread), jnp.ones((40, 3)), n_rows, jnp.zeros(40))
+    after, _, _ = jax.jit(type(algorithm).central_step)(algorithm, begun, sent)
+    np.testing.assert_array_equal(after.params.theta, np.broadcast_to(after.center, theta.shape))
 
 
 def test_lambda_starts_at_one():
