@@ -3,6 +3,7 @@
 import re
 from datetime import datetime
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,7 @@ from fedgrem.plots import plot_rows
 from fedgrem.report.gain import Gains, SiteGain
 from fedgrem.report.model import model_page, write_model_report
 from fedgrem.report.model_sections import drawing
-from fedgrem.report.model_words import Origin
+from fedgrem.report.model_words import Origin, _agreement
 from fedgrem.report.numbers import decimals_for, fixed
 from fedgrem.report.rows import given_rows
 from fedgrem.report.summary import summarize
@@ -349,3 +350,13 @@ def test_rows_can_only_be_shown_if_they_are_given(tmp_path):
 def test_a_model_that_is_not_fitted_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not fitted; call fit first"):
         FederatedGaussianMixture().report(tmp_path / "page.html")
+
+
+def test_a_site_with_its_own_fit_is_not_said_to_share_the_components():
+    summary = SimpleNamespace(sites=[None] * 3)
+    model = SimpleNamespace(algorithm="fedgrem", penalty_=np.inf, fitted_alone_=np.array([False, False, True]))
+    ((_, _, said),) = _agreement(model, summary)
+    assert said.startswith("All sites but 1, with a fit of its own, share the components")
+    model.fitted_alone_[:] = False
+    ((_, _, said),) = _agreement(model, summary)
+    assert said.startswith("All sites share the components")

@@ -116,7 +116,10 @@ def _agreement(model: BaseFederatedMixture, summary: Summary) -> list[Line]:
     if n_sites == 1:
         return [("open", "one site", "One site: there is nothing to compare it with.")]
     if way == "shared":
-        return [("open", "shared", "All sites share the components, by construction; only their weights differ.")]
+        alone = int(np.sum(getattr(model, "fitted_alone_", 0)))
+        own = "a fit of its own" if alone == 1 else "fits of their own"
+        but = f" but {alone:,}, with {own}," if alone else ""
+        return [("open", "shared", f"All sites{but} share the components, by construction; only their weights differ.")]
     if way == "alone":
         return [("open", "own", "Every site has an answer of its own; the center is only the middle of the sites.")]
     lines: list[Line] = []
