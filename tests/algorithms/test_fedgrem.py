@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedgrem.algorithms.base import WEIGHT_CAP, Algorithm, capped_rows, findable
+from fedgrem.algorithms.base import WEIGHT_CAP, Algorithm, capped_rows
 from fedgrem.algorithms.fedgrem import FAST_ROUNDS, LEAST_STEP_SCALE, FedGrEM
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.rounds import run
@@ -56,28 +56,6 @@ def test_penalty_recursion_is_decay_times_last_plus_c_root_q_plus_log_k():
     algorithm = FedGrEM(Gaussian(), penalty=1.5, penalty_decay=0.25)
     after, _, _ = algorithm.central_step(central(algorithm, theta, penalty=8.0), upload(theta, [9.0] * 4))
     assert float(after.penalty) == pytest.approx(0.25 * 8.0 + 1.5 * np.sqrt(3 + np.log(4)), rel=1e-14)
-
-
-def test_a_component_that_has_vanished_gets_weight_enough_to_be_found_again():
-    weights = jnp.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
-    found = np.asarray(findable(weights, jnp.array([50.0, 80.0])))
-    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-14)
-    np.testing.assert_allclose(found[0], np.array([0.5, 0.5, 2e-4]) / 1.0002, rtol=1e-12)
-    np.testing.assert_array_equal(found[1], weights[1], "nothing has vanished there, so nothing changes")
-
-
-def test_a_site_that_begins_without_a_component_finds_it_at_the_center():
-    generator = np.random.default_rng(0)
-    middles = np.array([[0.0, 0.0], [8.0, 0.0]])
-    rows = [middles[generator.integers(2, size=60)] + generator.normal(size=(60, 2)) for _ in range(4)]
-    data = Federation.from_sites(list("abcd"), rows)
-    algorithm = FedGrEM(Gaussian("tied"))
-    weights, theta = np.full((4, 2), 0.5), np.tile(middles, (4, 1, 1))
-    weights[0], theta[0] = [1.0, 0.0], [[4.0, 0.0], [4.0, 0.0]]
-    given = Params(jnp.asarray(weights), jnp.asarray(theta))
-    result = run(algorithm, InProcess(algorithm, data, START), Plan(START, 60, given=given, align=False))
-    np.testing.assert_allclose(result.theta[0], middles, atol=0.6)
-    assert result.weights[0].min() > 0.3
 
 
 @pytest.mark.parametrize("n_features", [2, 5, 16])

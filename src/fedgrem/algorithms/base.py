@@ -11,8 +11,6 @@ from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
 
 WEIGHT_CAP = 10.0
 """A site counts at the center for at most this many times the median site, whatever number of rows it reports."""
-LEAST_ROWS = 0.01
-"""Rows that a component weighs at a site at the least, once it begins again there."""
 
 
 @runtime_checkable
@@ -68,16 +66,3 @@ def capped_rows(n_rows: Array) -> Array:
 def vanished(weights: Array, n_rows: Array) -> Array:
     """Components ``(K, R)`` of which a site holds less than one row."""
     return weights * n_rows[:, None] < 1.0
-
-
-@jax.jit
-def findable(weights: Array, n_rows: Array) -> Array:
-    """Weights ``(K, R)`` of at least a hundredth of a row each: rows never find a component of weight 0 again.
-
-    Examples
-    --------
-    >>> findable(jnp.array([[1.0, 0.0], [0.75, 0.25]]), jnp.array([0.01, 100.0])).tolist()
-    [[0.5, 0.5], [0.75, 0.25]]
-    """
-    floored = jnp.maximum(weights, LEAST_ROWS / n_rows[:, None])
-    return jnp.where(jnp.any(floored > weights, axis=1, keepdims=True), floored / floored.sum(axis=1)[:, None], weights)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedgrem.algorithms.base import capped_rows, findable, vanished
+from fedgrem.algorithms.base import capped_rows, vanished
 from fedgrem.algorithms.local import gradient_upload, middle_spread
 from fedgrem.families.base import Family
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
@@ -314,12 +314,9 @@ def _step_scale(uploads: Upload) -> Array:
 
 
 def _reseeded(params: Params, center: Array, common: Array, n_rows: Array) -> Params:
-    """Components of which a site holds less than one row begin again at the center, with the common noise.
-
-    They get a little weight back, too: with none, no row could find them there.
-    """
+    """Components of which a site holds less than one row begin again at the center, with the common noise."""
     assert params.spread is not None
     gone = vanished(params.weights, n_rows)[..., None]
     # A noise that all components share is no component's own.
     spread = params.spread if common.shape[0] == 1 else jnp.where(gone, common, params.spread)
-    return Params(findable(params.weights, n_rows), jnp.where(gone, center, params.theta), spread)
+    return params._replace(theta=jnp.where(gone, center, params.theta), spread=spread)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedgrem.algorithms.base import findable, vanished
+from fedgrem.algorithms.base import vanished
 from fedgrem.algorithms.fedgrem import FedGrEM, Pull
 from fedgrem.algorithms.local import gradient_upload
 from fedgrem.algorithms.search import LARGEST_PENALTY
@@ -54,8 +54,7 @@ def join(
         spread = family.absolute_spread(pulled, center.spread, width)
         gone = vanished(after.weights[None], n_rows[None])[0][:, None]
         spread = spread if len(spread) == 1 else jnp.where(gone, center.spread, spread)
-        weights = findable(after.weights[None], n_rows[None])[0]
-        return Params(weights, jnp.where(gone, center.theta, after.theta), spread)
+        return after._replace(theta=jnp.where(gone, center.theta, after.theta), spread=spread)
 
     def moved_by(before: Params, after: Params) -> Array:
         parts = jax.tree.map(lambda a, b: jnp.max(jnp.abs(b - a) / (1.0 + jnp.abs(a))), before, after)
