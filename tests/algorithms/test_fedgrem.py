@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -56,19 +55,6 @@ def test_penalty_recursion_is_decay_times_last_plus_c_root_q_plus_log_k():
     algorithm = FedGrEM(Gaussian(), penalty=1.5, penalty_decay=0.25)
     after, _, _ = algorithm.central_step(central(algorithm, theta, penalty=8.0), upload(theta, [9.0] * 4))
     assert float(after.penalty) == pytest.approx(0.25 * 8.0 + 1.5 * np.sqrt(3 + np.log(4)), rel=1e-14)
-
-
-@pytest.mark.parametrize("n_features", [2, 5, 16])
-def test_on_the_center_is_exactly_there_in_the_units_of_the_rows_too(n_features):
-    generator = np.random.default_rng(n_features)
-    theta = jnp.asarray(50.0 + generator.normal(size=(40, 3, n_features)))
-    spread = jnp.asarray(generator.normal(size=(40, 1, n_features * (n_features + 1) // 2)))
-    weights, n_rows = jnp.full((40, 3), 1 / 3), jnp.full(40, 100.0)
-    algorithm = FedGrEM(Gaussian("tied"), penalty=np.inf)
-    begun = algorithm.central_start(Params(weights, theta, spread), n_rows)
-    sent = Upload(Params(weights, theta, spread), jnp.ones((40, 3)), n_rows, jnp.zeros(40))
-    after, _, _ = jax.jit(type(algorithm).central_step)(algorithm, begun, sent)
-    np.testing.assert_array_equal(after.params.theta, np.broadcast_to(after.center, theta.shape))
 
 
 def test_lambda_starts_at_one():

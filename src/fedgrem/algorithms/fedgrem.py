@@ -198,9 +198,6 @@ class FedGrEM:
         penalty = self._next_penalty(central)
         solution = self._solve(theta, uploads, _for_sites(penalty, central), start)
         shrunk, center = (self.family.from_noise_units(t, noise) for t in (solution.shrunk, solution.center))
-        # On the center means exactly on it, also where the way back rounds many sites otherwise than one center.
-        there = jnp.all(solution.shrunk == solution.center, axis=-1, keepdims=True)
-        shrunk = jnp.where(there, center, shrunk)
         spread, common = self._shrink_spread(central, uploads, theta.shape[-1])
         params = Params(uploads.params.weights, shrunk, spread)
         if spread is not None and common is not None:
