@@ -10,8 +10,7 @@ The paper embeds 70,000 images in 10 dimensions by t-SNE and does not say by whi
   defaults (perplexity 30, 250 + 500 rounds), and asks :mod:`fedgrem.data.tsne` for the gradient. The work grows with
   the square of the rows: one push among 70,000 rows takes 8 to 10 seconds of one core, the whole 43 minutes, spread
   over all cores.
-- ``"pca"``: principal components, in seconds and without the extra. On MNIST they keep little of the digits apart, see
-  docs/studies.md.
+- ``"pca"``: principal components, in seconds and without the extra.
 
 The study of each data set uses the one on which fits agree most, see ``benchmarks/embeddings.py``.
 
