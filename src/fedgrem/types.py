@@ -1,47 +1,43 @@
 """The words of the package as types: NamedTuples of arrays, and nothing else.
 
-A field documented as ``(R,)`` is one site's; the center holds the same tuples stacked, ``(K, R)``.
+A field documented as ``(R,)`` is one site's; the center holds the same tuples stacked, ``(K, R)``. Between the sites
+and the components there may be further axes, one entry per fit: restarts, penalties, halves.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import numpy as np
+from numpy.typing import NDArray
 
-Array: TypeAlias = jax.Array
-NumpyArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-
-class SiteData(NamedTuple):
-    """The rows of one site, as its local step sees them. They never leave the site."""
-
-    columns: Array
-    """(p, n) features; rows run along the fastest axis, which is what makes the E-step fast."""
-    target: Array
-    """(n,) responses of a regression; zeros where the family has none."""
-    row_weight: Array
-    """(n,) sample weights; a row of weight 0 is padding and counts for nothing."""
-    rows_first: Array | None = None
-    """(n, p) the same features once more, for sums over rows: half the time of a step goes into reading them."""
-
-    observed: Array | None = None
-    """(p, n) 1 where a cell was recorded and 0 where it is missing, and 0 in ``columns``; None if none is missing."""
-
-    @property
-    def rows(self) -> Array:
-        """(n, p) features, for products of the kind ``mass @ rows``."""
-        return self.columns.T if self.rows_first is None else self.rows_first
+Array: TypeAlias = NDArray[Any]
 
 
 class Params(NamedTuple):
-    """A mixture: weights and component parameters."""
+    """A mixture: weights, component parameters, and the noise about these where it is estimated."""
 
     weights: Array
     """(R,) on the simplex."""
     theta: Array
     """(R, q) one row per component; q = p for Gaussian means and regression coefficients."""
-    spread: Array | None = None
+    noise: Array | None = None
     """(C, s) unconstrained numbers for the noise of all components (C = 1) or of each (C = R); None if it is known."""
+
+
+class Sums(NamedTuple):
+    """What an E-step finds: sums over the rows of a site, all that a step depends on."""
+
+    features: Array
+    """(R, t) posterior sums of the features of the rows; the first entry is the rows held."""
+    rest: Array
+    """(u,) sums of what no component owns."""
+    log_likelihood: Array
+    """()"""
+
+    @property
+    def held(self) -> Array:
+        """(R,) rows held by every component."""
+        return self.features[..., 0]
 
 
 class Upload(NamedTuple):
@@ -54,7 +50,7 @@ class Upload(NamedTuple):
     n_rows: Array
     """() the total row weight."""
     log_likelihood: Array
-    """() of the parameters received, on the site's own rows."""
+    """() of the parameters received, or those before the last local step, on the site's own rows."""
     extra: Any = ()
     """An algorithm's own NamedTuple of arrays, declared in its module."""
 
@@ -64,48 +60,8 @@ class Broadcast(NamedTuple):
 
     params: Params
     """The parameters the site is to start from."""
-    first_weights: Array
-    """(R,) the site's weights before round 1, by which the paper scales its steps."""
     extra: Any = ()
     """An algorithm's own NamedTuple of arrays, declared in its module."""
-
-
-class StartRequest(NamedTuple):
-    """What the center sends to ask for a start."""
-
-    key: Array
-    """(2,) random key derived from (seed, site name, purpose)."""
-    candidates: Params
-    """(M, R) and (M, R, q): starts to try, or joint starts to improve; M may be 0.
-
-    In a comparison the site's own comes first and the common one second.
-    """
-    penalty: Array
-    """() lambda: what a distance from the common start costs in the comparison."""
-
-
-class StartReply(NamedTuple):
-    """What a site answers to a :class:`StartRequest`."""
-
-    params: Params
-    """The best start this site found, judged on its own rows; where joint starts are improved, all M of them."""
-    n_rows: Array
-    """() the total row weight."""
-    log_likelihood: Array
-    """() of that start; (M,) where joint starts are improved."""
-    choice: Array
-    """() which candidate won, 0 being the site's own; (M,) zeros where nothing is chosen."""
-
-
-class Score(NamedTuple):
-    """What a site says of a finished fit."""
-
-    n_rows: Array
-    """() the total row weight."""
-    log_likelihood: Array
-    """() of the site's parameters, on its own rows."""
-    entropy: Array
-    """() of the rows' components given the rows, in nats: 0 where every row surely belongs to one."""
 
 
 class Central(NamedTuple):
@@ -117,75 +73,110 @@ class Central(NamedTuple):
     """(R, q) the common center of each component."""
     n_rows: Array
     """(K,)"""
-    first_weights: Array
-    """(K, R)"""
-    penalty: Array
-    """() lambda of the last round."""
+    noise: Array | None = None
+    """(C, s) the common noise, in whose units distances from the center are measured; None if it is known."""
     extra: Any = ()
     """An algorithm's own NamedTuple of arrays."""
-    spread: Array | None = None
-    """(C, s) the common noise, in whose units distances from the center are measured; None if it is known."""
 
 
-class RoundRecord(NamedTuple):
-    """What the history keeps of one round."""
+class Influence(NamedTuple):
+    """What a central step decided: verdicts, standard errors, BIC and the report read it here."""
 
-    log_likelihood: Array
-    """(K,) of the parameters each site received."""
-    movement: Array
-    """(K,) relative movement of each site's parameters."""
-    center_movement: Array
-    """() relative movement of the center."""
+    weight: Array
+    """(K, R) what each site's component counts for at the center; 0 for sites with no say."""
+    threshold: Array
+    """(K, R) the shrinkage threshold of each; 0 where nothing is pulled, infinity where all are moved to the center."""
     penalty: Array
-    """() lambda."""
-    distance: Array
-    """(K,) largest distance over components of a site from the center, in units of the common noise."""
-    solver_iterations: Array
+    """() lambda of the round; 0 where there is none."""
+    iterations: Array
     """() of the central problem."""
-    movement_in_errors: Array
-    """(K,) movement of each site's parameters in units of about their standard errors."""
-    solver_gap: Array
+    gap: Array
     """() gradient norm of the central problem at its solution, in units of the common noise: the certificate."""
 
 
 class FitResult(NamedTuple):
-    """A finished fit: NumPy arrays and plain values only."""
+    """A finished fit: arrays and plain values only, in the units of the fit."""
 
     site_names: tuple[str, ...]
-    weights: NumpyArray
+    weights: Array
     """(K, R)"""
-    theta: NumpyArray
+    theta: Array
     """(K, R, q)"""
-    center: NumpyArray
+    center: Array
     """(R, q)"""
-    spread: NumpyArray | None
+    noise: Array | None
     """(K, C, s)"""
-    center_spread: NumpyArray | None
+    center_noise: Array | None
     """(C, s)"""
-    distance: NumpyArray
+    distance: Array
     """(K, R) of every component from its center, in units of the common noise."""
-    n_rows: NumpyArray
+    n_rows: Array
     """(K,) total row weight of each site."""
     n_rounds: int
     converged: bool
     unsettled: tuple[str, ...]
-    """Sites whose parameters still moved by more than the tolerance in the last round."""
-    history: dict[str, NumpyArray]
-    start_choice: NumpyArray
-    """(K,) which candidate each site took in the last exchange of starts; -1 is its own."""
-    cost: dict[str, int]
+    """Sites whose parameters still moved by more than the tolerance when they were last heard."""
+    history: dict[str, Array]
+    """One entry per round: the fields of :class:`~fedgrem.fit.rounds.RoundRecord`."""
+    influence: Influence
+    """Of the last round."""
+    start_choice: Array
+    """(K,) which candidate each site took in the exchange of starts; 0 is its own."""
+    location: Array | None = None
+    """(p,) or, with a response, (p + 1,): the units in which the fit ran; None if those of the rows."""
+    scale: Array | None = None
+    """The same."""
+    cost: dict[str, int] = {}
     """Exchanges and numbers sent, by purpose."""
-    path: dict[str, NumpyArray]
-    """How the penalty was chosen: the fields of a :class:`~fedgrem.algorithms.path.Choice`; empty if it was given."""
-    log_likelihood: NumpyArray | None = None
-    """(K,) of the final parameters; None unless the fit was scored, NaN where a site did not say."""
-    entropy: NumpyArray | None = None
-    """(K,) likewise, of the rows' components given the rows."""
-    look: dict[str, NumpyArray] | None = None
+    path: dict[str, Array] = {}
+    """How the penalty was chosen: :meth:`fedgrem.fit.penalty.Choice.as_arrays`; empty if it was given."""
+    look: dict[str, Array] | None = None
     """What the last look from the center found, by name, one entry per site; None if nobody was asked."""
-    weights_variance: NumpyArray | None = None
+    log_likelihood: Array | None = None
+    """(K,) of the final parameters; None unless the fit was scored, NaN where a site did not say."""
+    entropy: Array | None = None
+    """(K,) likewise, of the rows' components given the rows."""
+    weights_variance: Array | None = None
     """(K, R); None, as the next two, if no standard errors were asked for."""
-    theta_covariance: NumpyArray | None = None
+    theta_covariance: Array | None = None
     """(K, R, q, q) of the parameters of each component, NaN where nothing can be said."""
-    center_covariance: NumpyArray | None = None
+    center_covariance: Array | None = None
     """(R, q, q)"""
+
+
+def map_arrays(function: Callable[..., Any], message: Any, *others: Any) -> Any:
+    """Apply a function to every array of a message, a tree of NamedTuples; None stays None.
+
+    Examples
+    --------
+    >>> map_arrays(lambda a: a + 1, Params(np.zeros(1), np.ones(1))).theta.tolist()
+    [2.0]
+    """
+    if message is None:
+        return None
+    if isinstance(message, tuple):
+        parts = [map_arrays(function, part, *(o[i] for o in others)) for i, part in enumerate(message)]
+        return type(message)(*parts) if hasattr(message, "_fields") else tuple(parts)
+    return function(message, *others)
+
+
+def named_arrays(message: Any, name: str = "") -> list[tuple[str, Any]]:
+    """The arrays of a message and their names, such as ``params.theta``; fields that are None are left out.
+
+    Examples
+    --------
+    >>> [name for name, _ in named_arrays(Broadcast(Params(np.zeros(1), np.ones(1))))]
+    ['params.weights', 'params.theta']
+    """
+    if message is None:
+        return []
+    if isinstance(message, tuple):
+        names = getattr(message, "_fields", [str(i) for i in range(len(message))])
+        parts = zip(names, message, strict=True)
+        return [found for key, part in parts for found in named_arrays(part, f"{name}.{key}" if name else key)]
+    return [(name, message)]
+
+
+def count_numbers(message: Any) -> int:
+    """How many numbers a message holds."""
+    return int(sum(np.size(array) for _, array in named_arrays(message)))

@@ -1,1 +1,1 @@
-"""Algorithms: a local step and a central step each, and the one loop that plays the rounds."""
+"""A local step and a central step, one file an algorithm."""

@@ -1,68 +1,116 @@
-"""The protocols: what an algorithm is, and what an engine owes it."""
+"""What an algorithm is: a local step and a central step, and what it says of itself."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
+from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
-from fedgrem.kernels.median import median
-from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
-
-WEIGHT_CAP = 10.0
-"""A site counts at the center for at most this many times the median site, whatever number of rows it reports."""
+from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
 
-@runtime_checkable
+class Traits(NamedTuple):
+    """What tables, pictures and verdicts need to know of an algorithm; nobody asks for its class."""
+
+    title: str
+    sharing: Literal["none", "pulled", "all"]
+    """What sites have in common at the end: nothing, what the pull brings together, or all component parameters."""
+    pools_rows: bool = False
+    """Whether it needs the rows of all sites in one place, which only the in-process engine has."""
+    pulls: bool = False
+    """Whether it has a penalty that says how strongly sites are pulled together."""
+    center: str = ""
+    """Why there is no common center to hold a new site against; empty where there is one."""
+    starts_alone: bool = False
+    """Whether sites do not even exchange starts: nothing leaves them that could help another."""
+    whole_rows: bool = False
+    """Whether its sites send sums over complete rows, so that no cell may be missing."""
+
+
+class Pull(NamedTuple):
+    """How strongly a fit pulls its sites together."""
+
+    penalty: Array
+    """(...) C, one per fit; 0 fits every site alone."""
+    noise_penalty: Array
+    """(...) C of the noise."""
+    pulled: Array
+    """(K,) False for sites that keep their own answer and have no part in the center."""
+
+
 class Algorithm(Protocol):
-    """A local step and a central step: pure functions of arrays, each written once for every engine."""
+    """A local step and a central step: functions of arrays, each written once for every engine.
 
-    @property
-    def family(self) -> Family:
-        """What a component is."""
+    Options are the fields of a frozen dataclass: plain values, so that a :class:`~fedgrem.fit.spec.FitSpec` can say it.
+    """
+
+    name: str
+    traits: Traits
+
+    def invited(self, seed: int, number: int, n_sites: int) -> Array:
+        """(K,) which sites are asked in round ``number``."""
         ...
 
-    def central_start(self, params: Params, n_rows: Array) -> Central:
-        """What the center holds before round 1, from aligned starts ``(K, R), (K, R, q)``."""
+    def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
+        """What the center holds before round 1, from aligned starts ``(K, ..., R), (K, ..., R, q)``."""
         ...
 
-    def broadcast(self, central: Central) -> Broadcast:
+    def broadcast(self, family: Family, central: Central) -> Broadcast:
         """What each site is sent, stacked ``(K, ...)``."""
         ...
 
-    def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
-        """One site's work in a round. Sees one site."""
+    def local_step(self, family: Family, stack: Stack, sent: Broadcast, seed: int) -> Upload:
+        """The sites' work in a round, each on its own rows; random numbers come from (seed, site, purpose)."""
         ...
 
-    def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
-        """The center's work in a round; returns the new state, solver iterations and solver gap."""
-        ...
-
-
-class Engine(Protocol):
-    """Who runs the local steps, and where."""
-
-    @property
-    def site_names(self) -> tuple[str, ...]:
-        """In the order of every stacked array."""
-        ...
-
-    def ask(self, task: str, sent: Any) -> Any:
-        """Send ``sent[k]`` to site k, for all sites, and return their stacked replies in site order."""
-        ...
-
-    def play(self, state: Any, tol: Any, limit: int) -> tuple[Any, Any]:
-        """Play up to ``limit`` rounds from ``state``; returns the new state and the stacked records of those rounds."""
+    def central_step(
+        self, family: Family, central: Central, uploads: Upload, present: Array
+    ) -> tuple[Central, Influence]:
+        """The center's work in a round; sites that are not ``present`` (K,) have no say and stay as they are."""
         ...
 
 
-@jax.jit
-def capped_rows(n_rows: Array) -> Array:
-    """Site weights at the center: rows, but at most ``WEIGHT_CAP`` times the median site's."""
-    return jnp.minimum(n_rows, WEIGHT_CAP * median(n_rows))
+class Options:
+    """What algorithms share: their options by name, as scikit-learn reads them."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The options by name."""
+        names: dict[str, Any] = getattr(self, "__dataclass_fields__", {})  # every algorithm is a dataclass
+        return {name: getattr(self, name) for name in names}
+
+    def invited(self, seed: int, number: int, n_sites: int) -> Array:
+        """(K,) which sites are asked in a round: all."""
+        return np.ones(n_sites, dtype=bool)
 
 
-@jax.jit
+def keep_absent(params: Params, before: Params, present: Array) -> Params:
+    """Sites that did not answer keep what they had."""
+    if present.all():
+        return params
+    kept = []
+    for new, old in zip(params, before, strict=True):
+        here = None if new is None else present.reshape(-1, *(1,) * (new.ndim - 1))
+        kept.append(None if new is None or here is None else np.where(here, new, old))
+    return Params(*kept)
+
+
+def middle(leaf: Array | None) -> Array | None:
+    """The coordinate-wise median over sites."""
+    return None if leaf is None else np.asarray(np.median(leaf, axis=0))
+
+
+def for_all(leaf: Array, n_sites: int) -> Array:
+    """A common array as each of K sites gets it, ``(K, ...)``."""
+    return np.broadcast_to(leaf, (n_sites, *leaf.shape))
+
+
 def vanished(weights: Array, n_rows: Array) -> Array:
-    """Components ``(K, R)`` of which a site holds less than one row."""
-    return weights * n_rows[:, None] < 1.0
+    """Components ``(K, ..., R)`` of which a site holds less than one row."""
+    return np.asarray(weights * n_rows.reshape(-1, *(1,) * (weights.ndim - 1)) < 1.0)
+
+
+def no_pull(weights: Array, weight: Array | None = None, threshold: float = 0.0) -> Influence:
+    """The influence of a central step without a pull: what sites count for, and no problem to solve."""
+    counted = np.zeros_like(weights) if weight is None else np.broadcast_to(weight[:, None], weights.shape)
+    none = np.zeros(())
+    return Influence(counted, np.full(weights.shape, threshold), none, np.zeros((), dtype=int), none)

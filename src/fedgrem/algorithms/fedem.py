@@ -4,20 +4,31 @@ NeurIPS 2021, Algorithm 1.
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from fedgrem.algorithms.local import exact_upload, unpenalized_start, without_solver
+from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, no_pull
+from fedgrem.algorithms.local import exact_upload, plain_start
+from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
-from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
+from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["family", "averaging"])
+def present_share(counts: Array, present: Array) -> Array:
+    """(K,) what each site counts for in an average: its part of the counts of those that are present."""
+    counted = np.where(present, counts, 0.0)
+    return np.asarray(counted / counted.sum())
+
+
+def average(leaf: Array, share: Array) -> Array:
+    """Mean over sites ``(K, ...)`` by their shares (K,); what a site without one sent does not matter."""
+    heard = share > 0
+    return np.einsum("k,k...->...", share[heard], leaf[heard])
+
+
 @dataclass(frozen=True)
-class FedEM:
+class FedEM(Options):
     r"""Exact M-step at every site, components averaged at the center, mixture weights kept by each site.
 
     .. math:: w_{kr} = \frac1{n_k} \sum_i P(z_i = r \mid x_i), \qquad
@@ -32,28 +43,32 @@ class FedEM:
     covariances are estimated, they are averaged too, as matrices.
     """
 
-    family: Family
+    name: ClassVar[str] = "fedem"
+    traits: ClassVar[Traits] = Traits("FedEM", "all")
     averaging: Literal["rows", "plain"] = "rows"
 
-    def central_start(self, params: Params, n_rows: Array) -> Central:
+    def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
         """Begin at the given starts."""
-        return unpenalized_start(params, n_rows)
+        return plain_start(start, n_rows)
 
-    def broadcast(self, central: Central) -> Broadcast:
+    def broadcast(self, family: Family, central: Central) -> Broadcast:
         """The common components, and each site's own weights."""
-        return Broadcast(central.params, central.first_weights)
+        return Broadcast(central.params)
 
-    def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
-        """One EM step on this site's rows."""
-        return exact_upload(self.family, data, sent.params)
+    def local_step(self, family: Family, stack: Stack, sent: Broadcast, seed: int) -> Upload:
+        """One EM step on every site's rows."""
+        return exact_upload(family, stack, sent.params)
 
-    def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
+    def central_step(
+        self, family: Family, central: Central, uploads: Upload, present: Array
+    ) -> tuple[Central, Influence]:
         """Average the components; weights stay those of each site."""
-        counts = uploads.n_rows if self.averaging == "rows" else jnp.ones_like(uploads.n_rows)
-        theta = uploads.params.theta
-        center = jnp.einsum("k,krq->rq", counts / counts.sum(), theta)
-        params, spread = uploads.params._replace(theta=jnp.broadcast_to(center, theta.shape)), None
-        if params.spread is not None:
-            spread = self.family.average_spread(params.spread, counts / counts.sum())
-            params = params._replace(spread=jnp.broadcast_to(spread, params.spread.shape))
-        return without_solver(central._replace(params=params, center=center, spread=spread))
+        counts = central.n_rows if self.averaging == "rows" else np.ones_like(central.n_rows)
+        share, n_sites = present_share(counts, present), len(present)
+        center = average(uploads.params.theta, share)
+        noise = uploads.params.noise
+        common = None if noise is None else family.average_noise(np.where(share.reshape(-1, 1, 1) > 0, noise, 0.0), share)
+        weights = keep_absent(uploads.params, central.params, present).weights
+        params = Params(weights, for_all(center, n_sites), None if common is None else for_all(common, n_sites))
+        # An exact M-step is a score over the rows held: what a site counts for does not depend on how many it holds.
+        return central._replace(params=params, center=center, noise=common), no_pull(weights, share, np.inf)

@@ -5,58 +5,54 @@ participation of its Appendix A and compressors as in its Appendix B.
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from fedgrem.algorithms.local import unpenalized_start, without_solver
+from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, no_pull
+from fedgrem.algorithms.fedem import average, present_share
+from fedgrem.algorithms.local import plain_start
+from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError
-from fedgrem.families.base import ExponentialFamily, Family, expect
+from fedgrem.families.base import ExponentialFamily, Family, weights_of
 from fedgrem.kernels.compression import quantize, sparsify, variance_factor
-from fedgrem.kernels.randomness import fold_in, split_key, uniforms
-from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
+from fedgrem.kernels.randomness import generator_for
+from fedgrem.types import Array, Broadcast, Central, Influence, Params, Sums, Upload
 
 
 class Memory(NamedTuple):
     """What the center holds besides the parameters."""
 
     statistics: Array
-    """(R, s) S: the running mean statistics, per row, of all sites."""
+    """(R, t) S: the running mean of the posterior sums, per row, of all sites."""
     control: Array
-    """(K, R, s) V_k: what is known of how far each site is from S."""
+    """(K, R, t) V_k: what is known of how far each site is from S."""
+    rest: Array
+    """(K, u) what no component owns of the sums, per row; it does not change."""
     played: Array
     """() rounds so far."""
-    key: Array
-    """(2,) from which the numbers of every round and site are derived."""
 
 
 class Expected(NamedTuple):
     """What a site is told besides its parameters."""
 
     statistics: Array
-    """(R, s) S + V_k: what the center already expects of this site."""
-    key: Array
-    """(2,) of this round and site."""
-    started: Array
-    """() 0 in round 1, in which everyone answers in full."""
+    """(R, t) S + V_k: what the center already expects of this site."""
+    played: Array
+    """() rounds so far; in round 1 everyone answers in full."""
 
 
 class Surprise(NamedTuple):
     """What a site sends besides its weights."""
 
     difference: Array
-    """(R, s) Quant(Delta_k): its statistics less what was expected, compressed; zeros if it sat this round out."""
+    """(R, t) Quant(Delta_k): its statistics less what was expected, compressed."""
+    rest: Array
+    """(u,) what no component owns of its sums, per row."""
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["approximation_step", "keep", "participation", "control_step", "seed"],
-    meta_fields=["family", "levels"],
-)
 @dataclass(frozen=True)
-class FedEMSA:
+class FedEMSA(Options):
     r"""EM on sufficient statistics that travel compressed, from the sites that take part in a round.
 
     With :math:`\bar s_k` the mean statistics of site k under the common parameters :math:`T(S)`,
@@ -76,99 +72,107 @@ class FedEMSA:
     :math:`\gamma` in the rounds a site takes part in; the original has one common parameter. E-steps are exact, so
     neither mini-batches nor the variance-reduced variant (VR-FedEM) are needed. Round 1 is an exchange of full
     statistics, each site from its own start, which gives S and the V_k. As sites remember nothing, the center keeps V_k
-    and sends S + V_k down. A compressed difference travels as an array of full shape, of zeros and few distinct values:
-    small to encode, which no engine does yet; a site that sits out sends zeros.
+    and sends S + V_k down. A compressed difference travels as an array of full shape.
 
     Parameters
     ----------
-    family : an :class:`~fedgrem.families.base.ExponentialFamily`.
     approximation_step : gamma.
     keep : share of coordinates that travel; 1 for all, the default. Where a covariance is estimated, statistics with
         coordinates left out need not be those of any rows, and a fit may run away.
     levels : of the quantizer; 0 for none.
     participation : p.
     control_step : alpha; by default 1 over the compressor's variance factor.
-    seed : of the compression and participation.
     """
 
-    family: Family
-    approximation_step: float | Array = 0.5
-    keep: float | Array = 1.0
+    name: ClassVar[str] = "fedem-sa"
+    traits: ClassVar[Traits] = Traits("FedEM-SA", "all", whole_rows=True)
+    approximation_step: float = 0.5
+    keep: float = 1.0
     levels: int = 16
-    participation: float | Array = 0.75
-    control_step: float | Array | None = None
-    seed: int | Array = 0
+    participation: float = 0.75
+    control_step: float | None = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.family, ExponentialFamily):
-            raise InputError(
-                f"algorithm 'fedem-sa' does not run on {type(self.family).__name__} components, which have no "
-                "sufficient statistics to exchange; use 'fedem' or 'fedgrem'."
-            )
+    def invited(self, seed: int, number: int, n_sites: int) -> Array:
+        """(K,) each site with probability p, at least one; everyone in round 1."""
+        if number == 0 or self.participation >= 1.0:
+            return np.ones(n_sites, dtype=bool)
+        drawn = generator_for(seed, "", "participation", number).random(n_sites)
+        return np.asarray((drawn < self.participation) | (drawn == drawn.min()))
 
-    def central_start(self, params: Params, n_rows: Array) -> Central:
+    def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
         """Begin at the given starts, expecting nothing."""
-        n_sites, n_components, n_parameters = params.theta.shape
-        size = self._exponential().n_statistics(n_parameters)
-        control = jnp.zeros((n_sites, n_components, size), dtype=params.theta.dtype)
-        memory = Memory(control[0], control, jnp.asarray(0), jax.random.PRNGKey(self.seed))
-        return unpenalized_start(params, n_rows, memory)
+        if not isinstance(family, ExponentialFamily):
+            raise InputError(
+                f"algorithm 'fedem-sa' does not run on {family.name} components, which have no sufficient statistics "
+                "to exchange; use 'fedem' or 'fedgrem'."
+            )
+        n_sites, n_components, width = start.theta.shape
+        size = _n_statistics(family, start)
+        control = np.zeros((n_sites, n_components, size))
+        return plain_start(start, n_rows, Memory(control[0], control, np.zeros((n_sites, 0)), np.zeros((), dtype=int)))
 
-    def broadcast(self, central: Central) -> Broadcast:
+    def broadcast(self, family: Family, central: Central) -> Broadcast:
         """The common components, own weights, and what is expected of the site."""
         memory: Memory = central.extra
-        n_sites = central.n_rows.shape[0]
-        keys = split_key(fold_in(memory.key, memory.played), n_sites)
-        started = jnp.full(n_sites, memory.played > 0).astype(memory.control.dtype)
-        return Broadcast(
-            central.params, central.first_weights, Expected(memory.statistics + memory.control, keys, started)
-        )
+        played = np.full(len(central.n_rows), int(memory.played))
+        return Broadcast(central.params, Expected(memory.statistics + memory.control, played))
 
-    def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
-        """E-step; the surprise in this site's statistics, compressed."""
+    def local_step(self, family: Family, stack: Stack, sent: Broadcast, seed: int) -> Upload:
+        """E-step; the surprise in the sites' statistics, compressed."""
         expected: Expected = sent.extra
-        mass, log_likelihood = expect(self.family, data, sent.params)
-        n_rows = data.row_weight.sum()
-        surprise = self._exponential().sufficient_statistics(data, mass) / n_rows - expected.statistics
-        for_presence, for_places, for_rounding = split_key(expected.key, 3)
-        present = uniforms(for_presence, (1,), jnp.float32)[0] < self.participation
-        first = expected.started == 0
-        compressed = sparsify(for_places, surprise, self.keep)
-        if self.levels:
-            # Component by component: the norm of a large one would drown a small one in noise.
-            keys = split_key(for_rounding, len(compressed))
-            compressed = jax.vmap(lambda key, row: quantize(key, row, self.levels))(keys, compressed)
-        difference = jnp.where(first, surprise, jnp.where(present, compressed, 0.0))
-        step = jnp.where(first, 1.0, jnp.where(present, self.approximation_step, 0.0))
-        weights = sent.params.weights + step * (mass.sum(axis=1) / n_rows - sent.params.weights)
+        sums = family.expect(stack, sent.params)
+        n_rows = stack.n_rows
+        surprise = sums.features / n_rows[:, None, None] - expected.statistics
+        played = int(expected.played[0])
+        step = 1.0
+        if played > 0:
+            surprise, step = self._compressed(stack, surprise, seed, played), self.approximation_step
+        weights = sent.params.weights + step * (weights_of(sums) - sent.params.weights)
+        rest = np.broadcast_to(sums.rest, (len(n_rows), sums.rest.shape[-1])) / n_rows[:, None]
         params = sent.params._replace(weights=weights)
-        return Upload(params, jnp.ones_like(weights), n_rows, log_likelihood, Surprise(difference))
+        return Upload(params, np.ones_like(weights), n_rows, sums.log_likelihood, Surprise(surprise, rest))
 
-    def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
+    def _compressed(self, stack: Stack, surprise: Array, seed: int, played: int) -> Array:
+        if self.keep >= 1.0 and not self.levels:
+            return surprise
+        uniforms = stack.uniforms(seed, "compression", (1 + surprise[0].size,), played)
+        found = np.stack([sparsify(u[0], s, self.keep) for u, s in zip(uniforms, surprise, strict=True)])
+        # Component by component: the norm of a large one would drown a small one in noise.
+        return quantize(uniforms[:, 1:].reshape(surprise.shape), found, self.levels) if self.levels else found
+
+    def central_step(
+        self, family: Family, central: Central, uploads: Upload, present: Array
+    ) -> tuple[Central, Influence]:
         """Move S by the surprises, learn the control variates, and maximize."""
+        assert isinstance(family, ExponentialFamily)
         memory: Memory = central.extra
-        difference = uploads.extra.difference
-        share = uploads.n_rows / uploads.n_rows.sum()
-        first = memory.played == 0
-        scale = jnp.where(first, 1.0, 1.0 / self.participation)
-        step = jnp.where(first, 1.0, self.approximation_step)
-        direction = jnp.einsum("k,krs->rs", share, memory.control + scale * difference)
-        statistics = memory.statistics + step * direction
-        learned = memory.control + self._control_step(difference.shape[-1]) * difference
-        control = jnp.where(first, difference - statistics, learned)
-        center = self._exponential().from_statistics(statistics, central.center)
-        spread = self._exponential().spread_from_statistics(statistics, center, central.spread)
-        theta = jnp.broadcast_to(center, central.params.theta.shape)
-        sites = None if spread is None else jnp.broadcast_to(spread, (len(theta), *spread.shape))
-        params = Params(uploads.params.weights, theta, sites)
-        after = memory._replace(statistics=statistics, control=control, played=memory.played + 1)
-        return without_solver(central._replace(params=params, center=center, extra=after, spread=spread))
+        first, n_sites = int(memory.played) == 0, len(present)
+        difference = np.where(present[:, None, None], uploads.extra.difference, 0.0)
+        share = central.n_rows / central.n_rows.sum()
+        if first:
+            rest, gain, step = uploads.extra.rest, 1.0, 1.0
+        else:
+            rest, gain, step = memory.rest, 1.0 / self.participation, self.approximation_step
+        statistics = memory.statistics + step * average(memory.control + gain * difference, share)
+        control = difference - statistics if first else memory.control + self._control_step(difference) * difference
+        total = Sums(statistics, average(rest, share), np.zeros(()))
+        center = family.solve_noisy(total, central.center)
+        noise = family.noise_step(total, center, central.noise)  # type: ignore[attr-defined]
+        weights = keep_absent(uploads.params, central.params, present).weights
+        params = Params(weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites))
+        extra = Memory(statistics, control, rest, memory.played + 1)
+        central = central._replace(params=params, center=center, noise=noise, extra=extra)
+        influence = no_pull(weights, present_share(central.n_rows, np.ones(n_sites, dtype=bool)), np.inf)
+        return central, influence._replace(weight=weights * central.n_rows[:, None])
 
-    def _control_step(self, size: int) -> Array | float:
+    def _control_step(self, difference: Array) -> float:
         if self.control_step is not None:
             return self.control_step
-        return 1.0 / variance_factor(size, self.keep, self.levels)
+        return 1.0 / variance_factor(difference.shape[-1], self.keep, self.levels)
 
-    def _exponential(self) -> ExponentialFamily:
-        assert isinstance(self.family, ExponentialFamily)
-        return self.family
+
+def _n_statistics(family: ExponentialFamily, start: Params) -> int:
+    """Features of a family, found on two made-up rows."""
+    width = start.theta.shape[-1]
+    stack = Stack(("",), np.ones((1, 2, width)), np.ones((1, 2)), np.ones((1, 2)))
+    return int(family.features(stack).shape[-1])

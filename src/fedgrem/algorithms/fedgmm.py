@@ -4,113 +4,39 @@
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from fedgrem.algorithms.base import Algorithm
-from fedgrem.algorithms.local import unpenalized_start, without_solver
+from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, no_pull
+from fedgrem.algorithms.fedem import average, present_share
+from fedgrem.algorithms.local import plain_start
+from fedgrem.data.stack import Block, Stack
 from fedgrem.errors import InputError
-from fedgrem.families.base import ExponentialFamily, Family, expect, maximize
+from fedgrem.families.base import ExponentialFamily, Family, _posterior, weights_of, with_ones
+from fedgrem.families.covariance import Full, lifted
 from fedgrem.families.gaussian import Gaussian
-from fedgrem.kernels.covariance import FullGaussians, Moments, from_moments, full_log_density, moments
-from fedgrem.kernels.responsibilities import posterior
-from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
+from fedgrem.families.regression import LinearRegression
+from fedgrem.kernels.triangle import products, symmetric
+from fedgrem.types import Array, Broadcast, Central, Influence, Params, Sums, Upload
 
 Averaging: TypeAlias = Literal["mass", "rows"]
+_FULL = Gaussian(Full(), 0.0)
 
 
-def fedgmm(
-    family: Family, covariate_components: int = 3, reg_covar: float = 1e-6, averaging: Averaging = "rows"
-) -> Algorithm:
-    """FedGMM for this family: a joint mixture of covariates and responses, or a mixture with estimated covariances."""
-    if isinstance(family, Gaussian):
-        return FedGMMDensity(family, reg_covar, averaging)
-    if family.has_target and isinstance(family, ExponentialFamily):
-        return FedGMMJoint(family, reg_covar, covariate_components, averaging)
-    raise InputError(
-        f"algorithm 'fedgmm' does not run on {type(family).__name__} components: it needs Gaussians, or regressions "
-        "with sufficient statistics; use 'fedem' or 'fedgrem'."
-    )
+class Gaussians(NamedTuple):
+    """M Gaussians with a covariance each."""
 
-
-def for_all(leaf: Array, n_sites: int) -> Array:
-    """A common array as each of K sites gets it, ``(K, ...)``."""
-    return jnp.broadcast_to(leaf, (n_sites, *leaf.shape))
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["reg_covar"], meta_fields=["family", "averaging"])
-@dataclass(frozen=True)
-class FedGMMDensity:
-    r"""Shared Gaussian components with a full covariance each; every site has its own weights.
-
-    Site k has density :math:`\sum_r \pi_{kr} N(x; \mu_r, \Sigma_r)`: the original's model of the covariates, without a
-    response. Sites send weighted moments. With ``averaging="mass"`` the center adds them up, which is exact EM for the
-    shared components. The original averages the sites' own M-steps by responsibility mass: the same means, but
-    covariances that miss the spread of the sites' means. With ``averaging="rows"`` the sites' M-steps are averaged by
-    their rows, as in FedEM; a site all of whose rows fall to one component then has no more say in it than others.
-
-    ``theta`` holds the means. Where the family's covariance is the identity, what uses a fit afterwards (posteriors,
-    scores) takes unit covariances, like every system here: the covariances serve the fit, start at the identity and
-    stay in the center's state. Any other covariance of the family ("tied", say) is what the components have.
-    """
-
-    family: Gaussian
-    reg_covar: float | Array = 1e-6
-    averaging: Averaging = "mass"
-
-    def central_start(self, params: Params, n_rows: Array) -> Central:
-        """Begin at the given starts with unit covariances."""
-        _, n_components, n_features = params.theta.shape
-        central = unpenalized_start(params, n_rows)
-        identity = jnp.eye(n_features, dtype=params.theta.dtype)
-        return central._replace(extra=FullGaussians(central.center, for_all(identity, n_components)))
-
-    def broadcast(self, central: Central) -> Broadcast:
-        """Own weights, common components; before round 1 a site's own means are in its parameters."""
-        extra = FullGaussians(*(for_all(leaf, central.n_rows.shape[0]) for leaf in central.extra))
-        return Broadcast(central.params, central.first_weights, extra)
-
-    def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
-        """E-step and the moments of every component."""
-        if sent.params.spread is None:
-            density = full_log_density(data.columns, sent.params.theta, sent.extra.covariance)
-            mass, log_likelihood = posterior(density, sent.params.weights, data.row_weight)
-        else:
-            mass, log_likelihood = expect(self.family, data, sent.params)
-        n_rows = data.row_weight.sum()
-        weights = mass.sum(axis=1) / n_rows
-        params = sent.params._replace(weights=weights)
-        extra = moments(data, mass, sent.extra.mean)
-        return Upload(params, jnp.ones_like(weights), n_rows, log_likelihood, extra)
-
-    def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
-        """Common means and covariances."""
-        before: FullGaussians = central.extra
-        if self.averaging == "mass":
-            after = from_moments(Moments(*(leaf.sum(axis=0) for leaf in uploads.extra)), before, self.reg_covar)
-        else:
-            own = jax.vmap(lambda sent: from_moments(sent, before, self.reg_covar))(uploads.extra)
-            after = FullGaussians(*(average(leaf, uploads.n_rows) for leaf in own))
-        n_sites, weights = central.n_rows.shape[0], uploads.params.weights
-        spread = None
-        if uploads.params.spread is not None:
-            spread = self.family.structured(after.covariance, average(weights, uploads.n_rows))
-        params = Params(weights, for_all(after.mean, n_sites), None if spread is None else for_all(spread, n_sites))
-        return without_solver(central._replace(params=params, center=after.mean, extra=after, spread=spread))
-
-
-def average(leaf: Array, n_rows: Array) -> Array:
-    """Mean over sites ``(K, ...)``, each by its rows."""
-    return jnp.einsum("k,k...->...", n_rows / n_rows.sum(), leaf)
+    mean: Array
+    """(M, p)"""
+    covariance: Array
+    """(M, p, p)"""
 
 
 class JointState(NamedTuple):
     """What the center of the joint mixture holds besides the regressions; a site gets the same, of its own."""
 
-    covariates: FullGaussians
+    covariates: Gaussians
     """(M1, p) and (M1, p, p), common."""
     joint: Array
     """(K, M1, R) weights of every pair of components at every site."""
@@ -118,120 +44,214 @@ class JointState(NamedTuple):
     """() 0 before the covariate components are known, then 1."""
 
 
-class JointStatistics(NamedTuple):
-    """What a site sends besides its parameters."""
+class Moments(NamedTuple):
+    """What a site sends besides its parameters where components are Gaussians."""
+
+    sums: Array
+    """(R, t) posterior sums of ``(1, x, x x')``."""
+
+
+class JointMoments(NamedTuple):
+    """What a site sends besides its parameters where components are regressions."""
 
     joint: Array
     """(M1, R)"""
-    covariates: Moments
+    covariates: Array
+    """(M1, t) posterior sums of ``(1, x, x x')``."""
     regressions: Array
-    """(R, s) the family's sufficient statistics; (R, q) the site's own M-step where M-steps are averaged."""
-    noise: Array | None
-    """(C, 1) the site's own M-step of the noise, where it is estimated and M-steps are averaged."""
+    """(R, t) posterior sums of the family's features."""
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["reg_covar"],
-    meta_fields=["family", "covariate_components", "averaging"],
-)
 @dataclass(frozen=True)
-class FedGMMJoint:
-    r"""The joint mixture of covariates and responses, with shared components and each site's own joint weights.
+class FedGMM(Options):
+    r"""Shared components and each site's own weights; covariates modelled too where there is a response.
 
-    .. math:: p_k(x, y) = \sum_{m=1}^{M_1} \sum_{r=1}^{R} \pi_k(m, r)\, N(x; \mu_m, \Sigma_m)\, N(y; x'\theta_r, 1)
+    Gaussian components: site k has density :math:`\sum_r \pi_{kr} N(x; \mu_r, \Sigma_r)`, the original's model of the
+    covariates. Where the family's covariance is the identity, what uses a fit afterwards takes unit covariances, like
+    every system here: the full covariances serve the fit, start at the identity and stay in the center's state.
 
-    The original's response models are networks, trained by gradient steps at the sites and averaged by responsibility
-    mass, as are means and covariances. Regressions have sufficient statistics, which here the center adds up
-    (``averaging="mass"``), as it does the moments of the covariates: every round is then one step of exact EM for the
-    shared components, and the log-likelihood of this joint model never falls (from round 2 on). With
-    ``averaging="rows"`` the coefficients are the sites' own M-steps averaged by rows, as in FedEM and in the public
-    scripts of Tian, Weng and Feng (2024), who also tie the covariances.
+    Regressions: the joint mixture
 
-    The reported weights are the margins over the regressions. Those scripts start the covariate components from each
-    site's own EM; here round 1 ignores the covariates, takes their common mean and covariance, and spreads the M1
-    components one standard deviation either way along the first principal axis.
+    .. math:: p_k(x, y) = \sum_{m=1}^{M_1} \sum_{r=1}^{R} \pi_k(m, r)\, N(x; \mu_m, \Sigma_m)\, N(y; x'\theta_r, 1).
+
+    Sites send posterior sums. With ``averaging="mass"`` the center adds them up, which is exact EM for the shared
+    components; the original averages the sites' own M-steps by responsibility mass: the same means, but covariances
+    that miss the dispersion of the sites' means. With ``averaging="rows"`` the sites' M-steps are averaged by their
+    rows, as in FedEM and in the public scripts of Tian, Weng and Feng (2024).
+
+    The reported weights of a joint mixture are the margins over the regressions. Those scripts start the covariate
+    components from each site's own EM; here round 1 ignores the covariates, takes their common mean and covariance, and
+    puts the M1 components from one standard deviation below to one above along the first principal axis.
     """
 
-    family: Family
-    reg_covar: float | Array = 1e-6
+    name: ClassVar[str] = "fedgmm"
+    traits: ClassVar[Traits] = Traits("FedGMM", "all", whole_rows=True)
     covariate_components: int = 3
-    averaging: Averaging = "mass"
+    reg_covar: float = 1e-6
+    averaging: Averaging = "rows"
 
-    def central_start(self, params: Params, n_rows: Array) -> Central:
-        """Begin at the given starts, knowing nothing of the covariates."""
-        n_features, parts = params.theta.shape[2], self.covariate_components
-        identity = jnp.eye(n_features, dtype=params.theta.dtype)
-        covariates = FullGaussians(jnp.zeros((parts, n_features), identity.dtype), for_all(identity, parts))
-        joint = jnp.repeat(params.weights[:, None, :] / parts, parts, axis=1)
-        return unpenalized_start(params, n_rows, JointState(covariates, joint, jnp.zeros((), identity.dtype)))
+    def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
+        """Begin at the given starts, with unit covariances, knowing nothing of the covariates."""
+        n_sites, n_components, width = start.theta.shape
+        if isinstance(family, Gaussian):
+            central = plain_start(start, n_rows)
+            return central._replace(extra=Gaussians(central.center, np.tile(np.eye(width), (n_components, 1, 1))))
+        if not isinstance(family, LinearRegression):
+            raise InputError(
+                f"algorithm 'fedgmm' does not run on {family.name} components: it needs Gaussians or regressions; use "
+                "'fedem' or 'fedgrem'."
+            )
+        parts = self.covariate_components
+        covariates = Gaussians(np.zeros((parts, width)), np.tile(np.eye(width), (parts, 1, 1)))
+        joint = np.repeat(start.weights[:, None] / parts, parts, axis=1)
+        return plain_start(start, n_rows, JointState(covariates, joint, np.zeros(())))
 
-    def broadcast(self, central: Central) -> Broadcast:
-        """Common components, and the site's own joint weights."""
-        state, n_sites = central.extra, central.n_rows.shape[0]
-        covariates = FullGaussians(*(for_all(leaf, n_sites) for leaf in state.covariates))
-        extra = JointState(covariates, state.joint, for_all(state.started, n_sites))
-        return Broadcast(central.params, central.first_weights, extra)
+    def broadcast(self, family: Family, central: Central) -> Broadcast:
+        """Own weights and, before round 1, own components; the common Gaussians."""
+        n_sites, state = len(central.n_rows), central.extra
+        if isinstance(state, Gaussians):
+            return Broadcast(central.params, Gaussians(*(for_all(leaf, n_sites) for leaf in state)))
+        covariates = Gaussians(*(for_all(leaf, n_sites) for leaf in state.covariates))
+        return Broadcast(central.params, JointState(covariates, state.joint, np.full(n_sites, float(state.started))))
 
-    def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
-        """E-step over all pairs of components, and the statistics of both margins."""
+    def local_step(self, family: Family, stack: Stack, sent: Broadcast, seed: int) -> Upload:
+        """E-step and the posterior sums of every component."""
+        if isinstance(family, Gaussian):
+            return self._density_step(family, stack, sent)
+        assert isinstance(family, LinearRegression)
+        return self._joint_step(family, stack, sent)
+
+    def _density_step(self, family: Gaussian, stack: Stack, sent: Broadcast) -> Upload:
+        params, state = sent.params, sent.extra
+        if params.noise is None:
+            full = params._replace(noise=_FULL.covariance.from_matrices(state.covariance))
+            sums = _FULL.expect(stack, full)
+            moments, value = sums.features, sums.log_likelihood
+        else:
+            posterior, by_row = family.row_scores(stack, params)
+            moments = (posterior * stack.weight[:, None]) @ _FULL.features_of(stack)
+            value = (stack.weight * by_row).sum(axis=1)
+        weights = moments[..., 0] / moments[..., 0].sum(axis=-1, keepdims=True)
+        return Upload(params._replace(weights=weights), np.ones_like(weights), stack.n_rows, value, Moments(moments))
+
+    def _joint_step(self, family: LinearRegression, stack: Stack, sent: Broadcast) -> Upload:
         state: JointState = sent.extra
-        parts, n_components = state.joint.shape
-        of_covariates = jnp.where(state.started > 0, full_log_density(data.columns, *state.covariates), 0.0)
-        of_responses = self.family.log_density(data, sent.params.theta, sent.params.spread)
-        pairs = (of_covariates[:, None, :] + of_responses[None]).reshape(parts * n_components, -1)
-        mass, log_likelihood = posterior(pairs, state.joint.reshape(-1), data.row_weight)
-        mass = mass.reshape(parts, n_components, -1)
-        n_rows = data.row_weight.sum()
-        joint = mass.sum(axis=2) / n_rows
-        covariates = moments(data, mass.sum(axis=1), state.covariates.mean)
-        regressions, noise = self._of_responses(data, sent.params, mass.sum(axis=0))
-        statistics = JointStatistics(joint, covariates, regressions, noise)
-        weights = joint.sum(axis=0)
+        c, parts, n_components = state.joint.shape
+        width = stack.rows.shape[-1]
+        scale = family.open(None, sent.params.noise, width)
+        of_responses = family.natural(np.ones((c, n_components)), sent.params.theta, scale)
+        noise = _FULL.covariance.from_matrices(state.covariates.covariance)
+        of_covariates = _FULL.natural(
+            np.ones((c, parts)), state.covariates.mean, _FULL.covariance.open(noise, width)
+        ) * state.started[:, None, None]
+        features = stack.derive("joint features", _joint_features(family))
+        t1 = of_covariates.shape[-1]
+        eta = np.zeros((c, parts, n_components, t1 + of_responses.shape[-1] - 1))
+        eta[..., :t1] = of_covariates[:, :, None]
+        eta[..., 0] += of_responses[:, None, :, 0] + np.log(np.maximum(state.joint, 1e-300))
+        eta[..., t1:] = of_responses[:, None, :, 1:]
+        eta = eta.reshape(c, parts * n_components, -1)
+
+        def one(block: Block) -> tuple[Array, Array]:
+            share, total, peak = _posterior(eta, block.features, parts * n_components)
+            value = (block.weight[:, None] * (peak + np.log(total))).sum(axis=-1)[:, 0]
+            share *= (block.weight[:, None] / total)[:, :, None]
+            return share[:, 0] @ block.features, value
+
+        sums, value = stack.total(features, one, parts * n_components)
+        sums = sums.reshape(c, parts, n_components, -1)
+        joint = sums[..., 0] / stack.n_rows[:, None, None]
+        regressions = np.concatenate([sums[..., :1], sums[..., t1:]], axis=-1).sum(axis=1)
+        statistics = JointMoments(joint, sums[..., :t1].sum(axis=2), regressions)
+        weights = joint.sum(axis=1)
         params = sent.params._replace(weights=weights)
-        return Upload(params, jnp.ones_like(weights), n_rows, log_likelihood, statistics)
+        value = value + family.rows_part(np.zeros(0), stack.n_rows, scale)
+        return Upload(params, np.ones_like(weights), stack.n_rows, value, statistics)
 
-    def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
-        """Common regressions and common covariate components."""
-        state: JointState = central.extra
-        sent: JointStatistics = uploads.extra
-        total = Moments(*(leaf.sum(axis=0) for leaf in sent.covariates))
-        found = from_moments(total, state.covariates, self.reg_covar)
-        apart = _spread(found)
-        covariates = FullGaussians(*(jnp.where(state.started > 0, f, a) for f, a in zip(found, apart, strict=True)))
-        center, noise = self._regressions(sent, uploads.n_rows, central)
-        n_sites = central.n_rows.shape[0]
-        params = Params(
-            uploads.params.weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites)
-        )
-        extra = JointState(covariates, sent.joint, jnp.ones_like(state.started))
-        return without_solver(central._replace(params=params, center=center, extra=extra, spread=noise))
+    def central_step(
+        self, family: Family, central: Central, uploads: Upload, present: Array
+    ) -> tuple[Central, Influence]:
+        """Common components from the sites' sums."""
+        share, n_sites = present_share(central.n_rows, present), len(present)
+        weights = keep_absent(uploads.params, central.params, present).weights
+        if isinstance(family, Gaussian):
+            before: Gaussians = central.extra
+            after = self._gaussians(uploads.extra.sums[present], share[present], before)
+            center, noise = after.mean, None
+            if central.noise is not None:
+                noise = _structured(family, after.covariance, average(weights, share))
+            extra = after
+        else:
+            assert isinstance(family, LinearRegression)
+            state: JointState = central.extra
+            total = uploads.extra.covariates[present].sum(axis=0)
+            found = _from_sums(total, state.covariates, self.reg_covar)
+            covariates = found if state.started > 0 else _apart(found)
+            center, noise = self._regressions(family, uploads, share, present, central)
+            joint = np.where(present[:, None, None], uploads.extra.joint, state.joint)
+            extra = JointState(covariates, joint, np.ones(()))
+        params = Params(weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites))
+        central = central._replace(params=params, center=center, noise=noise, extra=extra)
+        counted = weights * central.n_rows[:, None] * present[:, None] if self.averaging == "mass" else None
+        influence = no_pull(weights, share, np.inf)
+        return central, influence if counted is None else influence._replace(weight=counted)
 
-    def _of_responses(self, data: SiteData, params: Params, mass: Array) -> tuple[Array, Array | None]:
+    def _gaussians(self, sums: Array, share: Array, before: Gaussians) -> Gaussians:
         if self.averaging == "mass":
-            return self._exponential().sufficient_statistics(data, mass), None
-        own = maximize(self.family, data, params, mass)
-        return own.theta, own.spread
+            return _from_sums(sums.sum(axis=0), before, self.reg_covar)
+        own = [_from_sums(one, before, self.reg_covar) for one in sums]
+        return Gaussians(*(average(np.stack(leaves), share) for leaves in zip(*own, strict=True)))
 
-    def _regressions(self, sent: JointStatistics, n_rows: Array, before: Central) -> tuple[Array, Array | None]:
+    def _regressions(
+        self, family: LinearRegression, uploads: Upload, share: Array, present: Array, before: Central
+    ) -> tuple[Array, Array | None]:
+        sums = uploads.extra.regressions
         if self.averaging == "mass":
-            total, family = sent.regressions.sum(axis=0), self._exponential()
-            center = family.from_statistics(total, before.center)
-            return center, family.spread_from_statistics(total, center, before.spread)
-        noise = None if sent.noise is None else self.family.average_spread(sent.noise, n_rows / n_rows.sum())
-        return average(sent.regressions, n_rows), noise
-
-    def _exponential(self) -> ExponentialFamily:
-        assert isinstance(self.family, ExponentialFamily)
-        return self.family
+            total = Sums(sums[present].sum(axis=0), np.zeros(0), np.zeros(()))
+            center = family.solve(total, before.center)
+            return center, family.noise_step(total, center, before.noise)
+        own = Sums(np.where(present[:, None, None], sums, 0.0), np.zeros(0), np.zeros(()))
+        theta = family.solve(own, before.params.theta)
+        noise = family.noise_step(own, theta, before.params.noise)
+        return average(theta, share), None if noise is None else family.average_noise(noise, share)
 
 
-def _spread(same: FullGaussians) -> FullGaussians:
+def _joint_features(family: ExponentialFamily):  # type: ignore[no-untyped-def]
+    def make(stack: Stack) -> Array:
+        own = with_ones(np.concatenate([stack.rows, products(stack.rows)], axis=-1))
+        return np.concatenate([own, family.features(stack)[..., 1:]], axis=-1)
+
+    return make
+
+
+def _structured(family: Gaussian, covariance: Array, share: Array) -> Array:
+    """The noise ``(C, s)`` of the family's structure for a covariance per component, weighted by ``share`` (R,)."""
+    if family.covariance.shared:
+        covariance = np.einsum("r,rpq->pq", share / share.sum(), covariance)[None]
+    return np.asarray(family.covariance.from_matrices(covariance))
+
+
+def _from_sums(sums: Array, before: Gaussians, reg_covar: float) -> Gaussians:
+    """Means and covariances from sums ``(M, t)``; a Gaussian that holds nothing stays as it was."""
+    width = before.mean.shape[1]
+    mass = sums[:, 0]
+    held = mass > 1e-10 * mass.sum()  # what is left of a vanished component is rounding
+    count = np.where(held, mass, 1.0)
+    mean = sums[:, 1 : 1 + width] / count[:, None]
+    second = symmetric(sums[:, 1 + width :]) / count[:, None, None]
+    covariance = second - mean[:, :, None] * mean[:, None]
+    size = np.trace(second, axis1=1, axis2=2)
+    lift = 100.0 * np.finfo(float).eps * size
+    covariance = lifted(covariance, reg_covar) + lift[:, None, None] * np.eye(width)
+    mean = np.where(held[:, None], mean, before.mean)
+    return Gaussians(mean, np.where(held[:, None, None], covariance, before.covariance))
+
+
+def _apart(same: Gaussians) -> Gaussians:
     """Equal Gaussians, moved apart along the first principal axis, from -1 to 1 standard deviation."""
-    parts = same.mean.shape[0]
-    variances, axes = jnp.linalg.eigh(same.covariance[0])
+    parts = len(same.mean)
+    variances, axes = np.linalg.eigh(same.covariance[0])
     # An axis has no sign of its own; this one does not depend on the solver.
-    axis = axes[:, -1] * jnp.sign(axes[jnp.argmax(jnp.abs(axes[:, -1])), -1])
-    places = jnp.linspace(-1.0, 1.0, parts) if parts > 1 else jnp.zeros(1)
-    offset = places.astype(axis.dtype)[:, None] * axis * jnp.sqrt(variances[-1])
-    return same._replace(mean=same.mean + offset)
+    axis = axes[:, -1] * np.sign(axes[np.argmax(np.abs(axes[:, -1])), -1])
+    places = np.linspace(-1.0, 1.0, parts) if parts > 1 else np.zeros(1)
+    return same._replace(mean=same.mean + places[:, None] * axis * np.sqrt(max(variances[-1], 0.0)))

@@ -4,89 +4,77 @@ Local-EM and Local-GrEM of Tian, Weng and Feng (ICML 2024), Section 4. They say 
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from fedgrem.families.base import Family, ascend, expect, maximize
-from fedgrem.kernels.median import median
-from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
+from fedgrem.algorithms.base import Options, Pull, Traits, keep_absent, middle, no_pull
+from fedgrem.data.stack import Stack
+from fedgrem.families.base import Family, weights_of
+from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
+
+ALONE = "fitted every site alone"
 
 
 def gradient_upload(
-    family: Family, data: SiteData, params: Params, step_size: float | Array, first_weights: Array | None
+    family: Family, stack: Stack, params: Params, step_size: float, first_weights: Array | None = None
 ) -> Upload:
-    """One gradient EM step on one site's rows: E-step, weights, and one ascent step, as FedGrEM's sites take it."""
-    mass, log_likelihood = expect(family, data, params)
-    n_rows = data.row_weight.sum()
-    moved = ascend(
-        family, data, params.theta, mass, step_size=step_size, first_weights=first_weights, spread=params.spread
-    )
-    spread = family.spread_step(data, moved.theta, mass, params.spread)
-    return Upload(Params(mass.sum(axis=1) / n_rows, moved.theta, spread), moved.step_scale, n_rows, log_likelihood)
+    """One gradient EM step on every site's rows: E-step, weights, and one ascent step, as FedGrEM's sites take it."""
+    sums = family.expect(stack, params)
+    moved = family.ascend(stack, params, sums, step_size, first_weights)
+    after = Params(weights_of(sums), moved.theta, family.noise_step(sums, moved.theta, params.noise))
+    return Upload(after, moved.step_scale, stack.n_rows, sums.log_likelihood)
 
 
-def exact_upload(family: Family, data: SiteData, params: Params) -> Upload:
-    """One EM step on one site's rows: E-step, weights, and the family's exact M-step."""
-    mass, log_likelihood = expect(family, data, params)
-    after = maximize(family, data, params, mass)
-    return Upload(after, jnp.ones_like(after.weights), data.row_weight.sum(), log_likelihood)
+def exact_upload(family: Family, stack: Stack, params: Params) -> Upload:
+    """One EM step on every site's rows: E-step, weights, and the family's exact M-step."""
+    sums = family.expect(stack, params)
+    theta = family.maximize(stack, params, sums)
+    after = Params(weights_of(sums), theta, family.noise_step(sums, theta, params.noise))
+    return Upload(after, np.ones_like(after.weights), stack.n_rows, sums.log_likelihood)
 
 
-def unpenalized_start(params: Params, n_rows: Array, extra: Any = ()) -> Central:
+def plain_start(params: Params, n_rows: Array, extra: Any = ()) -> Central:
     """What the center of an algorithm without a penalty holds before round 1."""
-    nothing = jnp.zeros((), dtype=params.theta.dtype)
-    center = median(params.theta)
-    return Central(params, center, n_rows, params.weights, nothing, extra, middle_spread(params))
+    return Central(params, np.median(params.theta, axis=0), n_rows, middle(params.noise), extra)
 
 
-def middle_spread(params: Params) -> Array | None:
-    """The coordinate-wise median of the sites' spreads ``(K, C, s)``; any numbers are a valid spread."""
-    return None if params.spread is None else median(params.spread)
-
-
-def without_solver(central: Central) -> tuple[Central, Array, Array]:
-    """The answer of a central step that has no problem to solve: no iterations, no gap."""
-    return central, jnp.asarray(0), jnp.zeros((), dtype=central.params.theta.dtype)
-
-
-class Alone:
+class Alone(Options):
     """The center of an algorithm in which sites do not work together: it only looks on."""
 
-    def central_start(self, params: Params, n_rows: Array) -> Central:
+    def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
         """Begin at the given starts."""
-        return unpenalized_start(params, n_rows)
+        return plain_start(start, n_rows)
 
-    def broadcast(self, central: Central) -> Broadcast:
+    def broadcast(self, family: Family, central: Central) -> Broadcast:
         """Each site gets its own parameters back."""
-        return Broadcast(central.params, central.first_weights)
+        return Broadcast(central.params, central.extra)
 
-    def central_step(self, central: Central, uploads: Upload) -> tuple[Central, Array, Array]:
+    def central_step(
+        self, family: Family, central: Central, uploads: Upload, present: Array
+    ) -> tuple[Central, Influence]:
         """Take what the sites sent; the coordinate-wise median is reported as center, and nobody is moved to it."""
-        center = median(uploads.params.theta)
-        spread = middle_spread(uploads.params)
-        return without_solver(central._replace(params=uploads.params, center=center, spread=spread))
+        params = keep_absent(uploads.params, central.params, present)
+        central = central._replace(params=params, center=np.median(params.theta, axis=0), noise=middle(params.noise))
+        return central, no_pull(params.weights)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["family"])
 @dataclass(frozen=True)
 class LocalEM(Alone):
     """EM at each site alone, with the exact M-step: weighted means, or weighted least squares.
 
     The paper ran R's ``mclust`` (one full covariance for all components) and ``mixreg`` (estimated noise); here, as for
-    every other system, that is the family's business: ``covariance="tied"``, or a noise that is not "unit".
+    every other system, that is the family's business: ``covariance_type="tied"``, or a noise that is not "unit".
     """
 
-    family: Family
+    name: ClassVar[str] = "local-em"
+    traits: ClassVar[Traits] = Traits("Local-EM", "none", center=ALONE, starts_alone=True)
 
-    def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
-        """One EM step on this site's rows."""
-        return exact_upload(self.family, data, sent.params)
+    def local_step(self, family: Family, stack: Stack, sent: Broadcast, seed: int) -> Upload:
+        """One EM step on every site's rows."""
+        return exact_upload(family, stack, sent.params)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["step_size"], meta_fields=["family", "step_weights"])
 @dataclass(frozen=True)
 class LocalGrEM(Alone):
     """Gradient EM at each site alone: FedGrEM's local step, with no center to be pulled to.
@@ -95,11 +83,10 @@ class LocalGrEM(Alone):
     component, which has the same fixed points and takes longer to reach them.
     """
 
-    family: Family
-    step_size: float | Array = 0.95
-    step_weights: Literal["current", "initial"] = "current"
+    name: ClassVar[str] = "local-grem"
+    traits: ClassVar[Traits] = Traits("Local-GrEM", "none", center=ALONE, starts_alone=True)
+    step_size: float = 0.95
 
-    def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
-        """E-step and one gradient step on this site's rows."""
-        first = sent.first_weights if self.step_weights == "initial" else None
-        return gradient_upload(self.family, data, sent.params, self.step_size, first)
+    def local_step(self, family: Family, stack: Stack, sent: Broadcast, seed: int) -> Upload:
+        """E-step and one gradient step on every site's rows."""
+        return gradient_upload(family, stack, sent.params, self.step_size)

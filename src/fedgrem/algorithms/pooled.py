@@ -1,47 +1,44 @@
-"""All rows in one pot: what one could do without privacy, by EM or by gradient EM.
+"""Pooled rows: what one could do without privacy, by EM or by gradient EM.
 
-Pooled-EM and Pooled-GrEM of Tian, Weng and Feng (ICML 2024), Section 4.
+Pooled-EM and Pooled-GrEM of Tian, Weng and Feng (ICML 2024), Section 4. An engine that holds all rows merges them for
+these; one whose rows are elsewhere refuses. Weights are common too, which is why pooling estimates them badly where
+sites differ.
 """
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from fedgrem.algorithms.base import Algorithm
-from fedgrem.algorithms.local import LocalEM, LocalGrEM, unpenalized_start
-from fedgrem.algorithms.start import StartPlan
-from fedgrem.kernels.median import median
-from fedgrem.types import Array, Central, Params
+from fedgrem.algorithms.base import Pull, Traits
+from fedgrem.algorithms.local import LocalEM, LocalGrEM, plain_start
+from fedgrem.families.base import Family
+from fedgrem.types import Array, Central, Params, map_arrays
 
-
-class InOnePot:
-    """Marks an algorithm that sees the rows of all sites as one site's, and gives every site the same answer.
-
-    An engine that holds all rows merges them when it meets this mark; one whose rows are elsewhere must refuse. Weights
-    are common too, which is why pooling estimates them badly where sites differ.
-    """
-
-    def central_start(self, params: Params, n_rows: Array) -> Central:
-        """Begin at one common start: the coordinate-wise median of those given."""
-        middle: Params = jax.tree.map(lambda leaf: jnp.broadcast_to(median(leaf), leaf.shape), params)
-        middle = middle._replace(weights=middle.weights / middle.weights.sum(axis=1, keepdims=True))
-        return unpenalized_start(middle, n_rows)
+POOLED = "pooled the rows of all sites"
 
 
-def start_plan_for(algorithm: Algorithm, plan: StartPlan) -> StartPlan:
-    """The plan as it is; a pot has nobody to exchange starts with, so that there only its own restarts remain."""
-    return replace(plan, exchanges=0, tracks=0) if isinstance(algorithm, InOnePot) else plan
+class OneStart:
+    """Begins at one common start: the coordinate-wise median of those given."""
+
+    def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
+        """The same for all sites."""
+        common: Params = map_arrays(lambda leaf: np.broadcast_to(np.median(leaf, axis=0), leaf.shape), start)
+        common = common._replace(weights=common.weights / common.weights.sum(axis=-1, keepdims=True))
+        return plain_start(common, n_rows)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["family"])
 @dataclass(frozen=True)
-class PooledEM(InOnePot, LocalEM):
+class PooledEM(OneStart, LocalEM):
     """EM on all rows, as if they came from one site."""
 
+    name: ClassVar[str] = "pooled-em"
+    traits: ClassVar[Traits] = Traits("Pooled-EM", "all", pools_rows=True, center=POOLED)
 
-@partial(jax.tree_util.register_dataclass, data_fields=["step_size"], meta_fields=["family", "step_weights"])
+
 @dataclass(frozen=True)
-class PooledGrEM(InOnePot, LocalGrEM):
+class PooledGrEM(OneStart, LocalGrEM):
     """Gradient EM on all rows, as if they came from one site."""
+
+    name: ClassVar[str] = "pooled-grem"
+    traits: ClassVar[Traits] = Traits("Pooled-GrEM", "all", pools_rows=True, center=POOLED)

@@ -4,15 +4,15 @@ International Journal of Fuzzy Systems 23 (2021), 776-793.
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from fedgrem.algorithms.local import Alone, exact_upload, unpenalized_start
+from fedgrem.algorithms.base import Pull, Traits
+from fedgrem.algorithms.local import Alone, exact_upload, plain_start
+from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
-from fedgrem.types import Array, Broadcast, Central, Params, SiteData, Upload
+from fedgrem.types import Array, Broadcast, Central, Params, Upload
 
 
 class Sources(NamedTuple):
@@ -24,7 +24,6 @@ class Sources(NamedTuple):
     """() how many others there are."""
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["transfer"], meta_fields=["family"])
 @dataclass(frozen=True)
 class TGMM(Alone):
     r"""Each site in turn is the target, all others are its sources; their initial components pull on its M-step.
@@ -45,23 +44,20 @@ class TGMM(Alone):
     Sources count alike, whatever their size.
     """
 
-    family: Family
-    transfer: float | Array = 0.4
+    name: ClassVar[str] = "tgmm"
+    traits: ClassVar[Traits] = Traits("TGMM", "none", center="drew every site towards the others' starts")
+    transfer: float = 0.4
 
-    def central_start(self, params: Params, n_rows: Array) -> Central:
+    def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
         """Keep, for every site, the mean of the others' initial components."""
-        n_sites = params.theta.shape[0]
-        others = (params.theta.sum(axis=0) - params.theta) / max(n_sites - 1, 1)
-        count = jnp.full(n_sites, n_sites - 1, dtype=params.theta.dtype)
-        return unpenalized_start(params, n_rows, Sources(others, count))
+        n_sites = len(start.theta)
+        others = (start.theta.sum(axis=0) - start.theta) / max(n_sites - 1, 1)
+        return plain_start(start, n_rows, Sources(others, np.full(n_sites, n_sites - 1.0)))
 
-    def broadcast(self, central: Central) -> Broadcast:
-        """Each site gets its own parameters back, and its sources."""
-        return Broadcast(central.params, central.first_weights, central.extra)
-
-    def local_step(self, data: SiteData, sent: Broadcast) -> Upload:
-        """One EM step on this site's rows, its components pulled towards the sources."""
-        own, sources = exact_upload(self.family, data, sent.params), sent.extra
-        pull = self.transfer * sources.number
+    def local_step(self, family: Family, stack: Stack, sent: Broadcast, seed: int) -> Upload:
+        """One EM step on every site's rows, its components pulled towards the sources."""
+        own, sources = exact_upload(family, stack, sent.params), sent.extra
+        pull = (self.transfer * sources.number)[:, None, None]
         theta = (own.params.theta + pull * sources.theta) / (1.0 + pull)
-        return own._replace(params=own.params._replace(theta=theta))
+        params: Params = own.params._replace(theta=theta)
+        return own._replace(params=params)

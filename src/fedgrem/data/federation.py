@@ -2,20 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
+from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError, ShapeError
-from fedgrem.types import Array, NumpyArray, SiteData
+from fedgrem.types import Array
 
-BUCKET_OVERHEAD = 4096
-"""Padded rows that one more compiled bucket must save to be worth it."""
-FINEST, COARSEST = 16, 512
-"""Rows: padded sizes are multiples of the first, from thousands of rows on of the second, an eighth of n in between."""
-FREE, MOST_FREE = 1024, 128
-"""Rows of padding that cost next to nothing, of all sites together and of one: few small sites are padded more."""
+WIDEN, MORE = 1.1, 8
+"""Sites are stacked with the next smaller ones while none is padded by more than a tenth of its rows, plus eight."""
 LARGEST, LEAST_VARIATION = 1e100, 1e-100
 """Of a value, and of a column: squares of what is larger are infinite, or soon will be, and of what is smaller zero."""
 
@@ -25,38 +21,21 @@ class Site:
     """The rows of one site: ``rows`` (n, p), ``target`` (n,) or None, ``row_weight`` (n,)."""
 
     name: str
-    rows: NumpyArray
-    target: NumpyArray | None
-    row_weight: NumpyArray
+    rows: Array
+    target: Array | None
+    row_weight: Array
 
-    def as_data(self, n_padded: int | None = None, dtype: type = np.float64, *, gaps: bool = False) -> SiteData:
-        """The site as its local step sees it, in a canonical row order, padded with rows of weight 0.
-
-        Rows are sorted by their values, so that the order in which they were recorded cannot change a fit. With
-        ``gaps``, cells may be missing (NaN); the middle of their column stands in their place where starts are drawn.
-        """
-        n = len(self.rows)
-        target = np.zeros(n) if self.target is None else self.target
-        order = _order(self.rows, target)
-        size = n if n_padded is None else n_padded
-        # Padding repeats a real row: a user's density may be infinite at a made-up one, and 0 * inf is not 0.
-        padded = np.concatenate([order, np.full(size - n, order[0])])
-        weight: Any = np.zeros(size, dtype)
-        weight[:n] = self.row_weight[order]
-        rows: Any = self.rows[padded].astype(dtype)  # NumPy until the sites are stacked
-        observed: Any = np.ascontiguousarray(~np.isnan(rows).T).astype(dtype) if gaps else None
-        rows = np.where(np.isnan(rows), _middles(self.rows), rows).astype(dtype) if gaps else rows
-        columns: Any = np.ascontiguousarray(rows.T)
-        padded_target: Any = target[padded].astype(dtype)
-        return SiteData(columns, padded_target, weight, rows, observed)
+    def ordered(self) -> Array:
+        """(n,) places of the rows in an order that depends on their values only, so that no fit depends on theirs."""
+        return _order(self.rows, np.zeros(len(self.rows)) if self.target is None else self.target)
 
 
 class Units(NamedTuple):
     """The location and scale in which a federation is fitted."""
 
-    location: NumpyArray
+    location: Array
     """(p,), or (p + 1,) with that of the response last."""
-    scale: NumpyArray
+    scale: Array
     """The same, positive."""
 
 
@@ -81,9 +60,9 @@ class Federation:
     def from_sites(
         cls,
         names: Sequence[str],
-        rows: Sequence[NumpyArray],
-        targets: Sequence[NumpyArray] | None = None,
-        row_weights: Sequence[NumpyArray] | None = None,
+        rows: Sequence[Array],
+        targets: Sequence[Array] | None = None,
+        row_weights: Sequence[Array] | None = None,
         *,
         columns: Sequence[str] | None = None,
         min_rows: int = 1,
@@ -114,7 +93,7 @@ class Federation:
         return cls(tuple(sites), labels)
 
     def merged(self) -> "Federation":
-        """All rows in one pot: a federation of one site, named after the first site in alphabetical order."""
+        """The pooled rows: a federation of one site, named after the first site in alphabetical order."""
         targets = [site.target for site in self.sites if site.target is not None]
         pot = Site(
             min(self.names),
@@ -155,25 +134,56 @@ class Federation:
                     "zero; use another unit for it."
                 )
 
-    def stacked(self, dtype: type = np.float64) -> tuple[tuple[SiteData, ...], Array]:
-        """Sites stacked in buckets of similar size, and the site index of every stacked place."""
-        buckets, order = [], []
-        gaps = any(np.isnan(site.rows).any() for site in self.sites)
-        for size, members in bucket_sizes([len(site.rows) for site in self.sites]):
-            stacked = [self.sites[k].as_data(size, dtype, gaps=gaps) for k in members]
-            buckets.append(jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *stacked))
-            order.extend(members)
-        return tuple(buckets), jax.device_put(np.array(order))
+    def stacked(self, *, gaps: bool | None = None) -> list[tuple[Stack, Array]]:
+        """Sites stacked by size, each stack padded to its largest, and the places of its sites.
+
+        With ``gaps``, cells may be missing (NaN); the middle of their column stands in their place where starts are
+        drawn. None looks whether there are any.
+        """
+        if gaps is None:
+            gaps = any(np.isnan(site.rows).any() for site in self.sites)
+        sizes = np.array([len(site.rows) for site in self.sites])
+        order, stacks, first = np.argsort(sizes, kind="stable"), [], 0
+        while first < len(order):
+            most = WIDEN * sizes[order[first]] + MORE
+            last = first + int(np.searchsorted(sizes[order[first:]], most, side="right"))
+            places = np.sort(order[first:last])
+            stacks.append((stack_sites([self.sites[k] for k in places], gaps=gaps), places))
+            first = last
+        return stacks
 
 
-def _middles(rows: NumpyArray) -> NumpyArray:
+def stack_sites(sites: Sequence[Site], *, gaps: bool) -> Stack:
+    """Sites stacked and padded with rows of weight 0.
+
+    Padding repeats a real row: a user's density may be infinite at a made-up one, and 0 * inf is not 0.
+    """
+    size = max(len(site.rows) for site in sites)
+    rows = np.empty((len(sites), size, sites[0].rows.shape[1]))
+    weight = np.zeros((len(sites), size))
+    target = None if sites[0].target is None else np.zeros((len(sites), size))
+    observed = np.ones(rows.shape, dtype=bool) if gaps else None
+    for k, site in enumerate(sites):
+        order, n = site.ordered(), len(site.rows)
+        own = site.rows[order]
+        if observed is not None:
+            observed[k, :n] = ~np.isnan(own)
+            observed[k, n:] = observed[k, 0]
+            own = np.where(np.isnan(own), _middles(own), own)
+        rows[k, :n], rows[k, n:], weight[k, :n] = own, own[0], site.row_weight[order]
+        if target is not None and site.target is not None:
+            target[k, :n], target[k, n:] = site.target[order], site.target[order[0]]
+    return Stack([site.name for site in sites], rows, target, weight, observed)
+
+
+def _middles(rows: Array) -> Array:
     """(p,) the mean of what is there of every column; 0 of one without a single cell."""
     seen = ~np.isnan(rows)
-    middles: NumpyArray = rows.sum(axis=0, where=seen) / np.maximum(seen.sum(axis=0), 1)
+    middles: Array = rows.sum(axis=0, where=seen) / np.maximum(seen.sum(axis=0), 1)
     return middles
 
 
-def _order(rows: NumpyArray, target: NumpyArray) -> NumpyArray:
+def _order(rows: Array, target: Array) -> Array:
     """(n,) rows by their first column, then by the others and the target; the others are looked at only for ties."""
     order = np.argsort(rows[:, 0])
     rises = np.diff(rows[order, 0]) > 0  # False where there are ties, and where cells are missing
@@ -182,40 +192,6 @@ def _order(rows: NumpyArray, target: NumpyArray) -> NumpyArray:
         among = np.sort(order[tied])
         order[tied] = among[np.lexsort((target[among], *rows[among].T[::-1]))]
     return order
-
-
-def padded_size(n_rows: int) -> int:
-    """What the rows of one site on its own are padded to."""
-    return bucket_sizes([n_rows])[0][0]
-
-
-def bucket_sizes(n_rows: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Group sites by size: a list of (padded size, site indices), largest first.
-
-    A new bucket begins where a site is less than half the bucket's size and padding all the rest to it would cost more
-    than a bucket does. Sizes are rounded up, so that similar federations share a compiled program: compiling takes far
-    longer than a fit of so many rows.
-
-    Examples
-    --------
-    >>> bucket_sizes([150, 150])
-    [(256, [0, 1])]
-    >>> [(size, len(members)) for size, members in bucket_sizes([100_000] + [100] * 50)]
-    [(100352, 1), (112, 50)]
-    """
-    by_size = np.argsort([-n for n in n_rows], kind="stable").tolist()
-    free = FREE // len(n_rows)
-    finest = next((grain for grain in (MOST_FREE, 64, 32) if grain <= free), FINEST)
-    buckets: list[tuple[int, list[int]]] = []
-    for place, k in enumerate(by_size):
-        n = n_rows[k]
-        grain = min(max(2 ** (n.bit_length() - 4), finest), COARSEST)
-        size = max(grain, -(-n // grain) * grain)
-        waste = (buckets[-1][0] - size) * (len(by_size) - place) if buckets else 0
-        if not buckets or (2 * n < buckets[-1][0] and waste > BUCKET_OVERHEAD):
-            buckets.append((size, []))
-        buckets[-1][1].append(k)
-    return [(size, sorted(members)) for size, members in buckets]
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -231,9 +207,9 @@ def _check_names(names: Sequence[str]) -> None:
 
 def _check_site(
     name: str,
-    rows: NumpyArray,
-    target: NumpyArray | None,
-    weight: NumpyArray,
+    rows: Array,
+    target: Array | None,
+    weight: Array,
     columns: tuple[str, ...],
     first_name: str,
     min_rows: int,
@@ -266,7 +242,7 @@ def _check_site(
         )
 
 
-def _check_weight(name: str, weight: NumpyArray, n_rows: int) -> None:
+def _check_weight(name: str, weight: Array, n_rows: int) -> None:
     if weight.shape != (n_rows,):
         raise ShapeError(
             f"site {name!r} has sample weights of shape {weight.shape}, expected ({n_rows},), one per row."
@@ -277,7 +253,7 @@ def _check_weight(name: str, weight: NumpyArray, n_rows: int) -> None:
         )
 
 
-def check_finite(name: str, values: NumpyArray, columns: Sequence[str]) -> None:
+def check_finite(name: str, values: Array, columns: Sequence[str]) -> None:
     """Refuse NaN, infinity and what squares to it at a site, with their number and place."""
     bad = ~np.isfinite(values)
     if bad.any():
@@ -296,7 +272,7 @@ def check_finite(name: str, values: NumpyArray, columns: Sequence[str]) -> None:
         )
 
 
-def _places(found: NumpyArray, columns: Sequence[str]) -> str:
+def _places(found: Array, columns: Sequence[str]) -> str:
     """The columns in which something was found, the first five of them."""
     where = [str(columns[j]) for j in np.flatnonzero(found.any(axis=0)).tolist()]
     return ", ".join(where[:5]) + (", ..." if len(where) > 5 else "")

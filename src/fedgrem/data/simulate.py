@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 Model: TypeAlias = Literal["gmm", "mor"]
 
@@ -25,17 +25,17 @@ CENTERS = np.array(
 class Simulation(NamedTuple):
     """Rows per site with the truth behind them."""
 
-    rows: dict[str, NumpyArray]
+    rows: dict[str, Array]
     """name -> (n, p)"""
-    targets: dict[str, NumpyArray] | None
+    targets: dict[str, Array] | None
     """name -> (n,) responses of a regression, or None."""
-    labels: dict[str, NumpyArray]
+    labels: dict[str, Array]
     """name -> (n,) true component of each row; -1 at an outlier site."""
-    weights: NumpyArray
+    weights: Array
     """(K, R), NaN at outlier sites."""
-    theta: NumpyArray
+    theta: Array
     """(K, R, p), NaN at outlier sites."""
-    honest: NumpyArray
+    honest: Array
     """(K,) False at outlier sites."""
 
 
@@ -47,7 +47,7 @@ def simulate(
     n_rows: int | list[int] = 150,
     n_outliers: int = 1,
     n_features: int | None = None,
-    centers: NumpyArray = CENTERS,
+    centers: Array = CENTERS,
     seed: int = 0,
 ) -> Simulation:
     """Draw one replication of the paper's GMM or mixture-of-regressions simulation.

@@ -8,7 +8,7 @@ import narwhals as nw
 import numpy as np
 
 from fedgrem.errors import InputError, InputTypeError, ShapeError
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 ONE_SITE = "all"
 """The name of the only site when no sites are given."""
@@ -19,9 +19,9 @@ class Table(NamedTuple):
 
     rows: Any
     """(N, p) array or data frame, without the site column."""
-    labels: NumpyArray
+    labels: Array
     """(K,) site labels as the user wrote them."""
-    site_of_row: NumpyArray
+    site_of_row: Array
     """(N,) index into ``labels``."""
     kind: str
     """"table", "mapping" or "sequence": how the rows came, and so how results go back."""
@@ -82,7 +82,7 @@ def check_federation(table: Table, sites_given: bool) -> None:
         )
 
 
-def check_target(target: NumpyArray | None, table: Table) -> None:
+def check_target(target: Array | None, table: Table) -> None:
     """Refuse responses that are no numbers, and name the site where some are missing, before a general check does."""
     if target is not None and target.dtype.kind not in "biufc":
         try:
@@ -100,7 +100,7 @@ def check_target(target: NumpyArray | None, table: Table) -> None:
         )
 
 
-def gather_values(name: str, values: Any, table: Table) -> NumpyArray | None:
+def gather_values(name: str, values: Any, table: Table) -> Array | None:
     """One value per row (a target, sample weights), in the order of the table's rows."""
     if values is None:
         return None
@@ -122,7 +122,7 @@ def gather_values(name: str, values: Any, table: Table) -> NumpyArray | None:
     return np.asarray(values)
 
 
-def split_like(values: NumpyArray, table: Table) -> Any:
+def split_like(values: Array, table: Table) -> Any:
     """Results in the shape the rows came in: an array, a dict of arrays, or a list of arrays."""
     if table.kind == "table":
         return values
@@ -138,7 +138,7 @@ def column_names(rows: Any) -> list[str] | None:
 def _stack(labels: Sequence[Any], tables: list[Any], kind: str) -> Table:
     names = [str(label) for label in labels]
     first = column_names(tables[0])
-    arrays: list[NumpyArray] = []
+    arrays: list[Array] = []
     for name, table in zip(names, tables, strict=True):
         columns = column_names(table)
         if columns != first and columns is not None and first is not None:
@@ -162,7 +162,7 @@ def _stack(labels: Sequence[Any], tables: list[Any], kind: str) -> Table:
     return Table(rows, _as_labels(labels), site_of_row, kind)
 
 
-def _as_labels(labels: Sequence[Any]) -> NumpyArray:
+def _as_labels(labels: Sequence[Any]) -> Array:
     array = np.empty(len(labels), dtype=object)
     array[:] = list(labels)
     return np.array(list(labels)) if all(isinstance(label, str) for label in labels) else array
@@ -209,7 +209,7 @@ def _is_missing(label: Any) -> bool:
     return label is None or label == "" or label != label
 
 
-def _label_rows(sites: Any, n_rows: int) -> tuple[NumpyArray, NumpyArray]:
+def _label_rows(sites: Any, n_rows: int) -> tuple[Array, Array]:
     if is_frame(sites) or np.ndim(sites) != 1:
         raise ShapeError(
             f"sites has shape {np.shape(sites)}, expected ({n_rows},): one label per row, or the name of a column."

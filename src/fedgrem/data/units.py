@@ -1,27 +1,27 @@
 """Federated standardization: a common location and scale for every column, from summaries of the sites only."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fedgrem.data.federation import LEAST_VARIATION, Federation, Site, Units
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 
-class Summary(NamedTuple):
-    """What one site says of its columns, the response of a regression last: two numbers each, whatever its rows.
+class Census(NamedTuple):
+    """What a site says before everything else: its size, and two numbers for every column, the response last."""
 
-    NaN for a column of which it has not a single cell.
-    """
-
-    mean: NumpyArray
-    """(p,)"""
-    deviation: NumpyArray
+    n_rows: Array
+    """() the total row weight."""
+    mean: Array
+    """(p,); NaN for a column of which the site has not a single cell."""
+    deviation: Array
     """(p,) standard deviations within the site."""
+    gaps: Array
+    """() whether cells are missing."""
 
 
-def summarize_site(site: Site) -> Summary:
+def take_census(site: Site) -> Census:
     """Weighted mean and standard deviation of every column, over the cells that are there."""
     values = site.rows if site.target is None else np.column_stack([site.rows, site.target])
     weight = np.where(np.isnan(values), 0.0, site.row_weight[:, None])
@@ -32,7 +32,8 @@ def summarize_site(site: Site) -> Summary:
     shift = (weight * away).sum(axis=0) / total
     variance = (weight * (away - shift) ** 2).sum(axis=0) / total
     seen = (weight > 0).any(axis=0)
-    return Summary(np.where(seen, anchor + shift, np.nan), np.where(seen, np.sqrt(variance), np.nan))
+    mean, deviation = (np.where(seen, found, np.nan) for found in (anchor + shift, np.sqrt(variance)))
+    return Census(site.row_weight.sum(), mean, deviation, np.isnan(site.rows).any())
 
 
 class UnitsPlan(NamedTuple):
@@ -50,12 +51,12 @@ class UnitsPlan(NamedTuple):
         """Whether rows stay as they are."""
         return not self.standardize and not self.intercept
 
-    def units(self, summaries: Sequence[Summary]) -> Units | None:
-        """The common units of these sites; None leaves their rows as they are."""
+    def units(self, means: Array, deviations: Array) -> Units | None:
+        """The common units of sites with these means and deviations, ``(K, p)``; None leaves their rows as they are."""
         if self.as_it_is:
             return None
-        width = len(summaries[0].mean)
-        units = common_units(summaries) if self.standardize else Units(np.zeros(width), np.ones(width))
+        width = means.shape[1]
+        units = common_units(means, deviations) if self.standardize else Units(np.zeros(width), np.ones(width))
         return units if self.move else units._replace(location=np.zeros(width))
 
     def apply(self, federation: Federation, units: Units | None) -> Federation:
@@ -63,7 +64,7 @@ class UnitsPlan(NamedTuple):
         return federation if units is None else federation.in_units(units, intercept=self.intercept)
 
 
-def common_units(summaries: Sequence[Summary]) -> Units:
+def common_units(means: Array, deviations: Array) -> Units:
     """The medians of the sites' means and deviations: a minority of bad sites cannot move them far.
 
     A column that is constant at most sites has the median of the deviations that are not zero. Where there are not even
@@ -71,14 +72,10 @@ def common_units(summaries: Sequence[Summary]) -> Units:
 
     Examples
     --------
-    >>> one = Summary(np.array([1.0]), np.array([2.0]))
-    >>> broken = Summary(np.array([1e9]), np.array([1e9]))
-    >>> units = common_units([one, one, broken])
+    >>> units = common_units(np.array([[1.0], [1.0], [1e9]]), np.array([[2.0], [2.0], [1e9]]))
     >>> units.location.tolist(), units.scale.tolist()
     ([1.0], [2.0])
     """
-    means = np.stack([summary.mean for summary in summaries])
-    deviations = np.stack([summary.deviation for summary in summaries])
     deviations = np.where(deviations < LEAST_VARIATION, 0.0, deviations)
     location = np.nanmedian(means, axis=0)
     scale = np.nanmedian(deviations, axis=0)

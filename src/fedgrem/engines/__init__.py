@@ -1,5 +1,1 @@
-"""Engines: who runs the local steps, and where."""
-
-from fedgrem.engines.inprocess import InProcess
-
-__all__ = ["InProcess"]
+"""Who carries messages to the sites."""

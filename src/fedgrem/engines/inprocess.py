@@ -1,146 +1,161 @@
-"""All sites in one process: stacked by size, ``vmap``ped, blocks of rounds in one compiled call."""
+"""All sites in one process: stacked by size, a few of them at a time, by a few threads where it pays."""
 
+import os
 from collections.abc import Callable
-from copy import copy
-from functools import partial
-from typing import Any, TypeAlias
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
-from fedgrem.algorithms.base import Algorithm
-from fedgrem.algorithms.pooled import InOnePot
-from fedgrem.algorithms.rounds import LoopState, Tolerance, play_round
-from fedgrem.algorithms.start import StartPlan
-from fedgrem.algorithms.tasks import Task, local_task
 from fedgrem.data.federation import Federation
-from fedgrem.types import Array, RoundRecord, SiteData
+from fedgrem.data.stack import Stack
+from fedgrem.data.units import Census, take_census
+from fedgrem.fit.conversation import Agreed, Ask, Replies
+from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.tasks import TASKS
+from fedgrem.types import Array, map_arrays
 
-Stacked: TypeAlias = tuple[SiteData, ...]
+ENOUGH = 300_000
+"""Numbers (rows times fits times components) of an exchange from which on several threads pay."""
 
 
-BLOCK = 100
-"""Rounds in one compiled call: the longest wait between two progress reports."""
+def cores() -> int:
+    """How many threads there may be: the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-ROWS_AT_ONCE = 12_000
-"""Rows of the sites that search for starts at the same time: what they compute with then stays in the processor's
-cache, where a pass takes a little more than half the time."""
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="fedgrem")
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread_each() -> AbstractContextManager[Any]:
+    """While it lasts, a matrix product runs in one thread: those of a step are too small for more."""
+    scope: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
+    return scope
 
 
 class InProcess:
-    """Runs the local steps of a federation in this process.
+    """Carries messages to the sites of a federation in this process.
 
-    Sites are stacked in buckets of similar size, each padded to its largest site with rows of weight 0, so that one
-    large site does not blow up the rest.
+    What a site answers depends on its own rows and mail only, to the bit: not on its neighbours in a stack, nor on the
+    number of threads.
     """
 
-    def __init__(
-        self, algorithm: Algorithm, federation: Federation, start: StartPlan, *, dtype: type = np.float64
-    ) -> None:
-        self._algorithm = algorithm
-        self._start = start
-        self._names = federation.names
-        self._in_one_pot = isinstance(algorithm, InOnePot)
-        self._sizes = jax.device_put(np.array([site.row_weight.sum() for site in federation.sites], dtype=dtype))
-        self._buckets, self._order = (federation.merged() if self._in_one_pot else federation).stacked(dtype)
-        if self._in_one_pot:  # one site in the buckets: it reads the mail of the first by name, whatever their order
-            self._order = jnp.asarray([self._names.index(min(self._names))])
-
-    def serving(self, algorithm: Algorithm) -> "InProcess":
-        """The same rows, stacked once, for another algorithm."""
-        if isinstance(algorithm, InOnePot) != self._in_one_pot:
-            raise ValueError("rows in one pot are stacked otherwise than those of sites")
-        other = copy(self)
-        other._algorithm = algorithm
-        return other
-
-    def pot_as_site(self, algorithm: Algorithm, start: StartPlan) -> "InProcess":
-        """Rows in one pot as a federation of one site: what is asked of it need not be told to everyone."""
-        if not self._in_one_pot:
-            raise ValueError("these rows are not in one pot")
-        other = copy(self)
-        other._algorithm, other._start, other._in_one_pot = algorithm, start, False
-        other._names, other._order = (min(self._names),), jnp.asarray([0])
-        return other
+    def __init__(self, federation: Federation, spec: FitSpec, *, threads: int | None = None) -> None:
+        self._federation, self._spec = federation, spec
+        self._threads = cores() if threads is None else threads
+        self._pooled = spec.algorithm.traits.pools_rows
+        self._ready: tuple[Agreed, list[tuple[Stack, Array]]] | None = None
 
     @property
     def site_names(self) -> tuple[str, ...]:
         """In the order of every stacked array."""
-        return self._names
+        return self._federation.names
 
-    def ask(self, task: str, sent: Any) -> Any:
-        """Run one task at every site."""
-        reply = _ask(local_task(task, self._algorithm, self._start), self._buckets, self._order, sent)
-        return reply._replace(n_rows=self._sizes) if self._in_one_pot else reply
+    def ask(self, ask: Ask) -> Replies:
+        """Run one task at every site that is asked."""
+        n_sites = len(self.site_names)
+        present = np.ones(n_sites, dtype=bool) if ask.to is None else ask.to
+        if ask.task == "census":
+            return Replies(present, _stack([take_census(site) for site in self._federation.sites]))
+        if self._pooled:
+            return Replies(present, self._of_pooled_rows(ask))
+        work = []
+        numbers = _fits(self._spec, ask) * self._spec.n_components
+        total = 0
+        for stack, places in self._stacks(ask.agreed):
+            if ask.to is not None:
+                here = np.flatnonzero(present[places])
+                if not len(here):
+                    continue
+                stack, places = (stack, places) if len(here) == len(places) else (stack.select(here), places[here])
+            total += len(stack) * stack.size * numbers
+            work.append((stack, places))
+        threads = self._threads if total >= ENOUGH else 1
+        parts = [
+            (stack if cut == slice(0, len(stack)) else stack.select(cut), places[cut])
+            for stack, places in work
+            for cut in stack.chunks(numbers, threads)
+        ]
+        task = TASKS[ask.task]
 
-    def play(self, state: LoopState, tol: float | Tolerance, limit: int) -> tuple[LoopState, RoundRecord]:
-        """Play up to ``limit`` rounds, at most ``BLOCK``, in one compiled call."""
-        state, records, played = _play(self._algorithm, self._buckets, self._order, state, tol, limit)
-        # Cut in NumPy: JAX would compile a slice anew for every number of rounds, which takes longer than the rounds.
-        kept: list[Any] = [np.asarray(leaf)[: int(played)] for leaf in records]
-        return state, RoundRecord(*kept)
+        def one(part: tuple[Stack, Array]) -> Any:
+            stack, places = part
+            whole = len(places) == n_sites and len(work) == 1
+            mail = ask.mail if whole else map_arrays(lambda leaf: leaf[places], ask.mail)
+            with np.errstate(all="ignore"):
+                return task(self._spec, stack, mail)
+
+        with one_thread_each():
+            replies = _side_by_side(one, parts, threads)
+        if len(replies) == 1 and len(parts[0][1]) == n_sites:
+            return Replies(present, replies[0])
+        return Replies(present, _together(replies, [places for _, places in parts], n_sites))
+
+    def _stacks(self, agreed: Agreed) -> list[tuple[Stack, Array]]:
+        """The rows in the units of the fit; kept until other units are agreed on."""
+        if self._ready is None or self._ready[0] is not agreed:
+            scaled = self._spec.units.apply(self._federation, agreed.units)
+            if self._pooled:
+                scaled = scaled.merged()
+            self._ready = agreed, scaled.stacked(gaps=agreed.gaps)
+        return self._ready[1]
+
+    def _of_pooled_rows(self, ask: Ask) -> Any:
+        """The answer of the one site that all rows are, for everyone; it reads the mail of the first by name."""
+        names = self.site_names
+        first = names.index(min(names))
+        ((stack, _),) = self._stacks(ask.agreed)
+        with np.errstate(all="ignore"), one_thread_each():
+            reply = TASKS[ask.task](self._spec, stack, map_arrays(lambda leaf: leaf[[first]], ask.mail))
+        told = map_arrays(lambda leaf: np.repeat(leaf, len(names), axis=0), reply)
+        return told._replace(n_rows=np.array([site.row_weight.sum() for site in self._federation.sites]))
 
 
-def _at_every_site(
-    step: Callable[[SiteData, Any], Any], buckets: Stacked, order: Array, sent: Any, *, in_groups: bool = False
-) -> Any:
-    """Apply a one-site function to all sites; ``order`` lists the sites bucket by bucket."""
-    over_sites = partial(_group_by_group if in_groups else _all_at_once, step)
-    if len(order) == 1:  # one site, or all rows in one pot: the answer is everybody's
-        n_sites = jax.tree.leaves(sent)[0].shape[0]
-        reply = over_sites(buckets[0], jax.tree.map(lambda leaf: leaf[order], sent))
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n_sites, *leaf.shape[1:])), reply)
-    if len(buckets) == 1:
-        return over_sites(buckets[0], sent)
-    replies, first = [], 0
-    for bucket in buckets:
-        last = first + bucket.row_weight.shape[0]
-        mine = order[first:last]
-        replies.append(over_sites(bucket, jax.tree.map(lambda leaf, mine=mine: leaf[mine], sent)))
-        first = last
-    back = jnp.argsort(order)
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[back], *replies)
+def _fits(spec: FitSpec, ask: Ask) -> int:
+    """How many fits a task plays side by side."""
+    if ask.task == "start":
+        return spec.start.n_init
+    if ask.task in ("compare", "joint_start"):
+        return int(ask.mail.params.weights.shape[1])
+    if ask.task == "path_step":
+        return int(ask.mail.fits.params.weights.shape[2])
+    if ask.task == "path_score":
+        return int(ask.mail.fits.weights.shape[2])
+    return 1
 
 
-def _all_at_once(step: Callable[[SiteData, Any], Any], bucket: SiteData, sent: Any) -> Any:
-    return jax.vmap(step)(bucket, sent)
+def _side_by_side(function: Callable[[Any], Any], items: list[Any], threads: int) -> list[Any]:
+    if threads == 1 or len(items) == 1:
+        return [function(item) for item in items]
+    return list(_pool(threads).map(function, items))
 
 
-def _group_by_group(step: Callable[[SiteData, Any], Any], bucket: SiteData, sent: Any) -> Any:
-    """The same, a few sites at a time: for steps that pass over a site's rows many times."""
-    n_sites, size = bucket.row_weight.shape
-    n_groups = -(-n_sites // max(1, ROWS_AT_ONCE // size))
-    if n_groups == 1:
-        return _all_at_once(step, bucket, sent)
-    return jax.lax.map(lambda site: step(*site), (bucket, sent), batch_size=-(-n_sites // n_groups))
+def _stack(replies: list[Census]) -> Census:
+    return Census(*(np.stack(leaves) for leaves in zip(*replies, strict=True)))
 
 
-@jax.jit
-def _ask(task: Task, buckets: Stacked, order: Array, sent: Any) -> Any:
-    return _at_every_site(task, buckets, order, sent, in_groups=True)
+def _together(replies: list[Any], places: list[Array], n_sites: int) -> Any:
+    """Replies of parts of the sites as one, in site order; NaN for sites that were not asked."""
+    where = np.concatenate(places)
 
+    def join(*leaves: Array) -> Array:
+        found = np.concatenate(leaves)
+        if len(where) == n_sites:
+            whole = np.empty_like(found)
+        else:
+            kind = found.dtype if found.dtype.kind == "f" else float
+            whole = np.full((n_sites, *found.shape[1:]), np.nan, dtype=kind)
+        whole[where] = found
+        return whole
 
-@jax.jit
-def _play(
-    algorithm: Algorithm, buckets: Stacked, order: Array, state: LoopState, tol: float | Tolerance, limit: int
-) -> tuple[LoopState, RoundRecord, Array]:
-    ask = partial(_at_every_site, algorithm.local_step, buckets, order)
-    # Its shapes are asked for before it is played: as a program of its own it is traced once for both.
-    one_round = jax.jit(lambda state: play_round(algorithm, ask, state, tol), inline=True)
-
-    def once(carry: tuple[LoopState, RoundRecord, Array]) -> tuple[LoopState, RoundRecord, Array]:
-        state, records, played = carry
-        state, record = one_round(state)
-        records = jax.tree.map(lambda kept, new: kept.at[played].set(new), records, record)
-        return state, records, played + 1
-
-    def keep_going(carry: tuple[LoopState, RoundRecord, Array]) -> Array:
-        state, _, played = carry
-        return (played < jnp.minimum(limit, BLOCK)) & ~state.stop
-
-    _, shapes = jax.eval_shape(one_round, state)
-    empty = jax.tree.map(lambda s: jnp.zeros((BLOCK, *s.shape), s.dtype), shapes)
-    state, records, played = jax.lax.while_loop(keep_going, once, (state, empty, jnp.asarray(0)))
-    return state, records, played
+    return map_arrays(join, *replies)

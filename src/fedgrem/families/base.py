@@ -1,12 +1,19 @@
-"""The Family protocol, and the gradient M-step that every family gets."""
+r"""What a component is. Every shipped family is an exponential family given the component: with features F of a row,
 
-from typing import NamedTuple, Protocol, runtime_checkable
+.. math:: \log w_r\, p(x; \theta_r) = e_r \cdot F(x) + \text{a part of the row alone}, \quad F(x)_0 = 1,
 
-import jax
-import jax.numpy as jnp
+so that posteriors are a softmax of one matrix product, and all that a step needs are posterior sums of features. What
+the sums do not say, a family says: its features, its natural parameters e, and what follows from sums.
 
-from fedgrem.kernels.responsibilities import posterior
-from fedgrem.types import Array, Params, SiteData
+Parameters are ``(c, ..., R, q)`` for the c sites of a stack, axes in between being fits side by side.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fedgrem.data.stack import Block, Stack, scratch
+from fedgrem.types import Array, Params, Sums
 
 LEAST_SHARE = 0.2
 """A component counts for at least this part of an even share 1/R where a step is divided by its weight.
@@ -14,211 +21,284 @@ LEAST_SHARE = 0.2
 A rarer component than that takes shorter steps, so that a site which has hardly seen it leans on the center instead of
 on a handful of rows.
 """
-MAX_HALVINGS = 30
-
-
-@runtime_checkable
-class Family(Protocol):
-    """What a component is. Hyper-parameters only; hashable, so that a program is compiled once per family."""
-
-    @property
-    def safe_step(self) -> bool:
-        """Whether a step within :meth:`curvature` always raises Q, so that no line search is needed."""
-        ...
-
-    @property
-    def has_target(self) -> bool:
-        """Whether the family explains a response ``y``."""
-        ...
-
-    @property
-    def start_tracks(self) -> int:
-        """Joint starts that sites should improve together before round 1; 0 where a site's own rows suffice."""
-        ...
-
-    @property
-    def path_steps(self) -> int:
-        """Gradient steps of a site per round while penalties are compared: more where a step gets less far."""
-        ...
-
-    def n_parameters(self, n_features: int) -> int:
-        """Length q of a component's parameter vector."""
-        ...
-
-    def log_density(self, data: SiteData, theta: Array, spread: Array | None = None) -> Array:
-        """Log density of every row of one site under every component, ``(R, n)``."""
-        ...
-
-    def q_gradient(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
-        r"""Gradient of :math:`Q = \sum_{ri} m_{ri} \log p(x_i; \theta_r)` in theta, ``(R, q)``.
-
-        Where the noise is estimated: the gradient in its metric, that of :math:`\Sigma Q` for a covariance
-        :math:`\Sigma`. A step along it does not depend on the units of the features, nor on the noise.
-        """
-        ...
-
-    def curvature(self, data: SiteData, theta: Array, mass: Array) -> Array:
-        """Bound on the largest curvature of that Q in each component, in the same metric, ``(R,)``."""
-        ...
-
-    def exact_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
-        """The maximizer of that Q, ``(R, q)``, or the best step towards it that the family knows."""
-        ...
-
-    def draw_start(self, key: Array, data: SiteData, n_components: int, spread: Array | None = None) -> Array:
-        """Draw random component parameters from one site's rows, ``(R, q)``, in the units of a known spread."""
-        ...
-
-    def first_spread(self, data: SiteData, theta: Array) -> Array | None:
-        """A spread ``(C, s)`` to go with drawn parameters; None where the noise is known."""
-        ...
-
-    def spread_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None) -> Array | None:
-        """The maximizer of Q in the spread ``(C, s)`` at ``theta``; None where the noise is known."""
-        ...
-
-    def in_noise_units(self, theta: Array, spread: Array | None) -> Array:
-        """Parameters ``(..., R, q)`` in units in which components of this spread ``(..., C, s)`` have unit noise."""
-        ...
-
-    def from_noise_units(self, theta: Array, spread: Array | None) -> Array:
-        """The way back."""
-        ...
-
-    def relative_spread(self, spread: Array, reference: Array, n_features: int) -> Array:
-        """Spreads ``(..., C, s)`` about a reference, in coordinates that n rows know to about ``1/sqrt(n)`` each."""
-        ...
-
-    def absolute_spread(self, coordinates: Array, reference: Array, n_features: int) -> Array:
-        """The way back."""
-        ...
-
-    def average_spread(self, spread: Array, share: Array) -> Array:
-        """The spread ``(C, s)`` of the mean covariance of sites ``(K, C, s)``, weighted by ``share`` (K,)."""
-        ...
-
-
-class KnownNoise:
-    """What families without a spread answer: theta is in noise units as it is."""
-
-    def first_spread(self, data: SiteData, theta: Array) -> Array | None:
-        """No spread."""
-        return None
-
-    def spread_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None) -> Array | None:
-        """No spread."""
-        return None
-
-    def in_noise_units(self, theta: Array, spread: Array | None) -> Array:
-        """As they are."""
-        return theta
-
-    def from_noise_units(self, theta: Array, spread: Array | None) -> Array:
-        """As they are."""
-        return theta
-
-    def relative_spread(self, spread: Array, reference: Array, n_features: int) -> Array:
-        """Never asked of a family without a spread."""
-        raise NotImplementedError
-
-    def absolute_spread(self, coordinates: Array, reference: Array, n_features: int) -> Array:
-        """Never asked of a family without a spread."""
-        raise NotImplementedError
-
-    def average_spread(self, spread: Array, share: Array) -> Array:
-        """Never asked of a family without a spread."""
-        raise NotImplementedError
-
-
-@runtime_checkable
-class ExponentialFamily(Protocol):
-    """What a family may offer besides: an M-step that sees the rows only through sums over them.
-
-    The statistics of several sites add up, and the M-step from the sum is that on all their rows.
-    """
-
-    def n_statistics(self, n_parameters: int) -> int:
-        """Numbers s per component."""
-        ...
-
-    def sufficient_statistics(self, data: SiteData, mass: Array) -> Array:
-        """Sums over one site's rows, weighted by ``mass`` (R, n), ``(R, s)``."""
-        ...
-
-    def from_statistics(self, statistics: Array, theta: Array) -> Array:
-        """The maximizer of Q, ``(R, q)``; a component that holds nothing may stay at ``theta``."""
-        ...
-
-    def spread_from_statistics(self, statistics: Array, theta: Array, spread: Array | None) -> Array | None:
-        """The maximizer of Q in the spread, ``(C, s)``, at ``theta``; None where the noise is known."""
-        ...
-
-
-@runtime_checkable
-class ScoredFamily(Protocol):
-    """What a family may offer besides: scores of a row whose component is known, so that no Hessian is needed.
-
-    Spreads are taken in coordinates about the present one; which ones is the family's business.
-    """
-
-    def complete_scores(self, data: SiteData, theta: Array, spread: Array | None) -> tuple[Array, Array | None]:
-        """Of every component and row, in theta ``(R, q, n)`` and in the coordinates of the spread ``(R, s, n)``."""
-        ...
-
-    def complete_information(
-        self, data: SiteData, theta: Array, mass: Array, spread: Array | None
-    ) -> tuple[Array, Array | None]:
-        """In theta ``(R, q, q)``, and the diagonal of that in the coordinates of the spread ``(C, s)``, as expected."""
-        ...
+LEAST_WEIGHT = 1e-300
 
 
 class Ascent(NamedTuple):
     """One gradient step on Q."""
 
     theta: Array
-    """(R, q)"""
+    """(..., R, q)"""
     step_scale: Array
-    """(R,) the step relative to ``step_size / weight``."""
+    """(..., R) the step relative to ``step_size / weight``."""
 
 
-@runtime_checkable
-class SharedDensity(Protocol):
-    """What a family may offer besides: densities without what the components of a row have in common."""
+class Family(Protocol):
+    """What a component is: hyper-parameters only. Frozen and hashable, as features are kept by family."""
 
-    def relative_log_density(self, data: SiteData, theta: Array, spread: Array | None) -> tuple[Array, Array]:
-        """Log densities ``(R, n)`` less a part that depends on the row only; and that part's weighted sum, ``()``."""
+    name: str
+    """In the registry; also how a :class:`~fedgrem.fit.spec.FitSpec` names it."""
+    has_target: bool
+    """Whether the family explains a response."""
+    joint_starts: int
+    """Joint starts that sites improve together before round 1; 0 where a site's own rows suffice."""
+    path_steps: int
+    """Gradient steps of a site per round while penalties are compared: more where a step gets less far."""
+
+    def n_parameters(self, n_features: int) -> int:
+        """Length q of a component's parameter vector."""
+        ...
+
+    def noise_shape(self, n_components: int, n_features: int) -> tuple[int, int] | None:
+        """(C, s) of a noise; None where it is known."""
+        ...
+
+    def open(self, stack: Stack | None, noise: Array | None, n_features: int) -> Any:
+        """Whatever of a noise every step needs; None where it is known."""
+        ...
+
+    def expect(self, stack: Stack, params: Params, scale: Any = None) -> Sums:
+        """The E-step: posterior sums over the rows of every site, and the log-likelihood."""
+        ...
+
+    def ascend(
+        self, stack: Stack, params: Params, sums: Sums, step_size: float, first_weights: Array | None = None
+    ) -> Ascent:
+        """One gradient step on Q; with ``first_weights`` the paper's."""
+        ...
+
+    def maximize(self, stack: Stack, params: Params, sums: Sums) -> Array:
+        """The exact M-step in theta, or the best step towards it that the family knows, ``(..., R, q)``."""
+        ...
+
+    def noise_step(self, sums: Sums, theta: Array, noise: Array | None) -> Array | None:
+        """The maximizer of Q in the noise at ``theta``; None where it is known."""
+        ...
+
+    def row_scores(self, stack: Stack, params: Params) -> tuple[Array, Array]:
+        """Posteriors ``(c, ..., R, n)`` and log-likelihoods ``(c, ..., n)`` of every row."""
+        ...
+
+    def information(self, stack: Stack, params: Params) -> Array:
+        """(c, d, d) what the rows tell of R log weights and R q parameters, the noise profiled out."""
+        ...
+
+    def draw(self, stack: Stack, seed: int, purpose: str, n_init: int, n_components: int, noise: Array | None) -> Array:
+        """Random component parameters from each site's rows, ``(c, n_init, R, q)``, in the units of a known noise."""
+        ...
+
+    def first_noise(self, stack: Stack, theta: Array) -> Array | None:
+        """A noise to go with drawn parameters; None where it is known."""
+        ...
+
+    def to_noise(self, theta: Array, noise: Array | None) -> Array:
+        """Parameters ``(..., R, q)`` in units in which components of this noise ``(..., C, s)`` have unit noise."""
+        ...
+
+    def from_noise(self, theta: Array, noise: Array | None) -> Array:
+        """The way back."""
+        ...
+
+    def relative_noise(self, noise: Array, reference: Array, n_features: int) -> Array:
+        """Noises ``(..., C, s)`` about a reference, in coordinates that n rows know to about ``1/sqrt(n)`` each."""
+        ...
+
+    def absolute_noise(self, coordinates: Array, reference: Array, n_features: int) -> Array:
+        """The way back."""
+        ...
+
+    def average_noise(self, noise: Array, share: Array) -> Array:
+        """The noise ``(C, s)`` of the mean covariance of sites ``(K, C, s)``, weighted by ``share`` (K,)."""
         ...
 
 
-def expect(family: Family, data: SiteData, params: Params) -> tuple[Array, Array]:
-    """The E-step on one site's rows: posterior mass ``(R, n)`` and the log-likelihood."""
-    if isinstance(family, SharedDensity):
-        relative, common = family.relative_log_density(data, params.theta, params.spread)
-        mass, log_likelihood = posterior(relative, params.weights, data.row_weight)
-        return mass, log_likelihood + common
-    return posterior(family.log_density(data, params.theta, params.spread), params.weights, data.row_weight)
+class KnownNoise:
+    """What families without a noise answer: theta is in noise units as it is."""
+
+    def noise_shape(self, n_components: int, n_features: int) -> tuple[int, int] | None:
+        """No noise."""
+        return None
+
+    def open(self, stack: Stack | None, noise: Array | None, n_features: int) -> Any:
+        """Nothing."""
+        return None
+
+    def first_noise(self, stack: Stack, theta: Array) -> Array | None:
+        """No noise."""
+        return None
+
+    def noise_step(self, sums: Sums, theta: Array, noise: Array | None) -> Array | None:
+        """No noise."""
+        return None
+
+    def to_noise(self, theta: Array, noise: Array | None) -> Array:
+        """As they are."""
+        return theta
+
+    from_noise = to_noise
+
+    def relative_noise(self, noise: Array, reference: Array, n_features: int) -> Array:
+        """Never asked of a family without a noise."""
+        raise NotImplementedError
+
+    absolute_noise = relative_noise
+
+    def average_noise(self, noise: Array, share: Array) -> Array:
+        """Never asked of a family without a noise."""
+        raise NotImplementedError
 
 
-def maximize(family: Family, data: SiteData, params: Params, mass: Array) -> Params:
-    """The exact M-step on one site's rows: weights, parameters, then the spread about these."""
-    theta = family.exact_step(data, params.theta, mass, params.spread)
-    spread = family.spread_step(data, theta, mass, params.spread)
-    return Params(mass.sum(axis=1) / data.row_weight.sum(), theta, spread)
+class ExponentialFamily:
+    """The steps of every family with features. Subclasses say what these are and what follows from their sums."""
+
+    name: str
+
+    # -- what subclasses say
+
+    def features(self, stack: Stack) -> Array:
+        """(c, n, t) F of every row, the first entry 1."""
+        raise NotImplementedError
+
+    def rest(self, stack: Stack) -> Array:
+        """(c, u) sums over rows of what no component owns; nothing unless a subclass says so."""
+        return np.zeros((len(stack), 0))
+
+    def natural(self, weights: Array, theta: Array, scale: Any) -> Array:
+        """(..., R, t) e, but for a part of the row alone."""
+        raise NotImplementedError
+
+    def rows_part(self, rest: Array, n_rows: Array, scale: Any) -> Array:
+        """The sum over a site's rows of that part."""
+        raise NotImplementedError
+
+    def row_part(self, stack: Stack, scale: Any, lead: tuple[int, ...]) -> Array:
+        """That part of every row, ``(c, ..., n)``, or something to be broadcast to it."""
+        raise NotImplementedError
+
+    def gradient(self, sums: Sums, theta: Array) -> tuple[Array, Array | None]:
+        """Of Q in theta, in the metric of the noise, and a bound on its curvature; None where that is the rows held."""
+        raise NotImplementedError
+
+    def solve(self, sums: Sums, theta: Array) -> Array:
+        """The maximizer of Q in theta."""
+        raise NotImplementedError
+
+    def solve_noisy(self, sums: Sums, theta: Array) -> Array:
+        """The same from sums that carry noise and may belong to no rows."""
+        return self.solve(sums, theta)
+
+    def open(self, stack: Stack | None, noise: Array | None, n_features: int) -> Any:
+        """Whatever of a noise every step needs."""
+        raise NotImplementedError
+
+    # -- the E-step, once for all of them
+
+    def features_of(self, stack: Stack) -> Array:
+        """Features, computed once per stack."""
+        found: Array = stack.derive((self, "features"), self.features)
+        return found
+
+    def rest_of(self, stack: Stack) -> Array:
+        """Their rest, likewise."""
+        found: Array = stack.derive((self, "rest"), self.rest)
+        return found
+
+    def expect(self, stack: Stack, params: Params, scale: Any = None) -> Sums:
+        """The E-step: posterior sums over the rows of every site, and the log-likelihood."""
+        if scale is None:
+            scale = self.open(stack, params.noise, stack.rows.shape[-1])
+        eta = self.natural(params.weights, params.theta, scale)
+        features, rest = self.features_of(stack), self.rest_of(stack)
+        (c, *fits, n_components), t = params.weights.shape, eta.shape[-1]
+        eta = eta.reshape(c, -1, t)
+        numbers = eta.shape[1]
+
+        def one(block: Block) -> tuple[Array, Array]:
+            share, total, peak = _posterior(eta, block.features, n_components)
+            weight = block.weight[:, None]
+            told = peak
+            told += np.log(total)
+            told *= weight
+            np.divide(weight, total, out=total)
+            share *= total[:, :, None]
+            return share.reshape(c, numbers, -1) @ block.features, told.sum(axis=-1)
+
+        found, value = stack.total(features, one, numbers)
+        rest = rest.reshape(c, *(1,) * len(fits), -1)
+        n_rows = stack.n_rows.reshape(c, *(1,) * len(fits))
+        value = value.reshape(c, *fits) + self.rows_part(rest, n_rows, scale)
+        return Sums(found.reshape(c, *fits, n_components, t), rest, value)
+
+    def row_scores(self, stack: Stack, params: Params) -> tuple[Array, Array]:
+        """Posteriors ``(c, ..., R, n)`` and log-likelihoods ``(c, ..., n)`` of every row."""
+        scale = self.open(stack, params.noise, stack.rows.shape[-1])
+        eta = self.natural(params.weights, params.theta, scale)
+        (c, *fits, n_components), t = params.weights.shape, eta.shape[-1]
+        share, total, peak = _posterior(eta.reshape(c, -1, t), self.features_of(stack), n_components)
+        share /= total[:, :, None]
+        value = (peak + np.log(total)).reshape(c, *fits, -1) + self.row_part(stack, scale, (c, *fits))
+        return share.reshape(c, *fits, n_components, -1).copy(), value
+
+    # -- the M-step
+
+    def ascend(
+        self, stack: Stack, params: Params, sums: Sums, step_size: float, first_weights: Array | None = None
+    ) -> Ascent:
+        r"""One gradient ascent step on Q: the gradient M-step of every family.
+
+        By default component r moves by :math:`C_\eta s_r / w_r` times the gradient of the mean Q, where :math:`w_r` is
+        the mean posterior of this E-step, at least a fifth of an even share, and
+        :math:`s_r = \min(1, w_r / \text{curvature})` keeps the step stable when rows are on another scale than the
+        paper's. For unit Gaussians s = 1. With ``first_weights`` the step is the paper's, :math:`C_\eta / w_r^{[0]}`.
+        """
+        held = sums.held
+        gradient, curvature = self.gradient(sums, params.theta)
+        if first_weights is not None:
+            n_rows = held.sum(axis=-1, keepdims=True)
+            # A component of weight 0 at the start has no gradient either: it stays.
+            step = step_size / np.maximum(first_weights * n_rows, LEAST_WEIGHT)
+            return Ascent(params.theta + step[..., None] * gradient, np.ones_like(held))
+        held = np.maximum(held, LEAST_SHARE / held.shape[-1] * held.sum(axis=-1, keepdims=True))
+        length = held if curvature is None else np.maximum(curvature, held)
+        gradient *= (step_size / length)[..., None]
+        gradient += params.theta
+        return Ascent(gradient, np.ones_like(held) if curvature is None else held / length)
+
+    def maximize(self, stack: Stack, params: Params, sums: Sums) -> Array:
+        """The maximizer of Q in theta."""
+        return self.solve(sums, params.theta)
 
 
-def q_value(family: Family, data: SiteData, theta: Array, mass: Array) -> Array:
-    """Q of each component, ``(R,)``; rows without mass count for nothing, whatever their density."""
-    return jnp.sum(jnp.where(mass > 0, mass * family.log_density(data, theta), 0.0), axis=1)
+def _posterior(eta: Array, features: Array, n_components: int) -> tuple[Array, Array, Array]:
+    """Likelihoods ``(c, B, R, n)`` relative to each row's largest, in scratch; their sums and the logs of the largest.
+
+    A row that no component can explain belongs to all alike; its log-likelihood says that something is wrong.
+    """
+    c, numbers, _ = eta.shape
+    share = scratch("posterior", (c, numbers, features.shape[1]))
+    np.matmul(eta, features.swapaxes(-1, -2), out=share)
+    share = share.reshape(c, -1, n_components, features.shape[1])
+    peak = share.max(axis=2)
+    share -= peak[:, :, None]
+    if not np.isfinite(peak).all():
+        share[~np.broadcast_to(np.isfinite(peak)[:, :, None], share.shape)] = 0.0
+    np.exp(share, out=share)
+    return share, share.sum(axis=2), peak
 
 
-def q_gradient_by_autodiff(family: Family, data: SiteData, theta: Array, mass: Array) -> Array:
-    """The gradient of Q for a family that does not write one."""
+def with_ones(features: Array) -> Array:
+    """``(1, F)``, ``(..., n, 1 + t)``."""
+    return np.concatenate([np.ones((*features.shape[:-1], 1)), features], axis=-1)
 
-    def total(t: Array) -> Array:
-        return q_value(family, data, t, mass).sum()
 
-    gradient: Array = jax.grad(total)(theta)
-    return gradient
+def log_weights(weights: Array) -> Array:
+    """Logs of mixture weights; those of 0 are very small instead of infinite."""
+    return np.asarray(np.log(np.maximum(weights, LEAST_WEIGHT)))
+
+
+def weights_of(sums: Sums) -> Array:
+    """Mixture weights: the share of the rows that every component holds."""
+    return np.asarray(sums.held / sums.held.sum(axis=-1, keepdims=True))
 
 
 def largest_eigenvalue_bound(matrix: Array) -> Array:
@@ -229,76 +309,11 @@ def largest_eigenvalue_bound(matrix: Array) -> Array:
 
     Examples
     --------
-    >>> float(largest_eigenvalue_bound(jnp.diag(jnp.array([1.0, 4.0]))))
+    >>> round(float(largest_eigenvalue_bound(np.diag([1.0, 4.0]))), 6)
     4.0
     """
-    scale = jnp.sqrt(jnp.sum(matrix * matrix, axis=(-2, -1)))
-    a = matrix / jnp.where(scale > 0, scale, 1.0)[..., None, None]
+    scale = np.sqrt(np.einsum("...ij,...ij->...", matrix, matrix))
+    a = matrix / np.where(scale > 0, scale, 1.0)[..., None, None]
     for _ in range(3):
         a = a @ a
-    return scale * jnp.sum(a * a, axis=(-2, -1)) ** (1.0 / 16.0)
-
-
-def curvature_by_autodiff(family: Family, data: SiteData, theta: Array, mass: Array) -> Array:
-    """Bound the curvature of Q at theta through its Hessian, ``(R,)``."""
-
-    def one(theta_r: Array, mass_r: Array) -> Array:
-        return -q_value(family, data, theta_r[None], mass_r[None])[0]
-
-    return largest_eigenvalue_bound(jax.vmap(jax.hessian(one))(theta, mass))
-
-
-def ascend(
-    family: Family,
-    data: SiteData,
-    theta: Array,
-    mass: Array,
-    *,
-    step_size: Array | float,
-    first_weights: Array | None = None,
-    spread: Array | None = None,
-) -> Ascent:
-    r"""One gradient ascent step on Q: the gradient M-step of every family.
-
-    By default component r moves by :math:`C_\eta s_r / w_r` times the gradient of the mean Q, where :math:`w_r` is
-    the mean responsibility of this E-step and :math:`s_r = \min(1, w_r / \text{curvature})` keeps the step stable
-    when rows are on another scale than the paper's. For unit Gaussians s = 1. With ``first_weights`` the step is the
-    paper's, :math:`C_\eta / w_r^{[0]}`, whatever the curvature.
-    """
-    n_rows = data.row_weight.sum()
-    floor = LEAST_SHARE / theta.shape[0]
-    held = jnp.maximum(mass.sum(axis=1), floor * n_rows)
-    gradient = family.q_gradient(data, theta, mass, spread)
-    if first_weights is not None:
-        step = step_size / (jnp.maximum(first_weights, floor) * n_rows)
-        return Ascent(theta + step[:, None] * gradient, jnp.ones_like(held))
-    scale = held / jnp.maximum(family.curvature(data, theta, mass), held)
-    if not family.safe_step:
-        scale = _halve_until_ascent(family, data, theta, mass, gradient, step_size / held, scale)
-    return Ascent(theta + (step_size * scale / held)[:, None] * gradient, scale)
-
-
-def _halve_until_ascent(
-    family: Family, data: SiteData, theta: Array, mass: Array, gradient: Array, step: Array, scale: Array
-) -> Array:
-    """Halve each component's step until it raises its Q by a quarter of what the gradient promises."""
-    before = q_value(family, data, theta, mass)
-    promise = 0.25 * jnp.sum(gradient * gradient, axis=1) * step
-
-    def short(scale: Array) -> Array:
-        after = q_value(family, data, theta + (step * scale)[:, None] * gradient, mass)
-        # The last digits of Q are noise: a step that leaves it level is no failure.
-        slack = 1e-12 * jnp.abs(before)
-        return ~(after >= before + promise * scale - slack)
-
-    def keep_going(carry: tuple[Array, Array, Array]) -> Array:
-        _, failed, halvings = carry
-        return jnp.any(failed) & (halvings < MAX_HALVINGS)
-
-    def halve(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        scale, failed, halvings = carry
-        scale = jnp.where(failed, 0.5 * scale, scale)
-        return scale, short(scale), halvings + 1
-
-    scale, failed, _ = jax.lax.while_loop(keep_going, halve, (scale, short(scale), jnp.asarray(0)))
-    return jnp.where(failed, 0.0, scale)
+    return np.asarray(scale * np.einsum("...ij,...ij->...", a, a) ** (1.0 / 16.0))

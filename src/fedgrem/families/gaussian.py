@@ -1,319 +1,246 @@
 """Gaussian components: with known identity covariance, the paper's Example 1, or with an estimated one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log, pi
-from typing import Literal, TypeAlias
+from typing import Any, ClassVar
 
-import jax.numpy as jnp
+import numpy as np
 
-from fedgrem.families.sampling import spread_rows
-from fedgrem.kernels import gaps
-from fedgrem.kernels import spread as spreads
-from fedgrem.kernels.covariance import second_moments, white_log_density
-from fedgrem.types import Array, SiteData
+from fedgrem.data.stack import Stack
+from fedgrem.families import gaps
+from fedgrem.families.base import ExponentialFamily, log_weights, with_ones
+from fedgrem.families.covariance import LEAST_MASS, Identity, Scale, lifted
+from fedgrem.families.information import louis
+from fedgrem.families.seeding import far_rows
+from fedgrem.kernels.triangle import products, symmetric
+from fedgrem.types import Array, Params, Sums
 
-Covariance: TypeAlias = Literal["identity", "spherical", "diag", "tied", "full"]
-COVARIANCES: tuple[Covariance, ...] = ("identity", "spherical", "diag", "tied", "full")
-LEAST_MASS = 1e-3
-"""Rows, at the least, that a covariance is divided by."""
+LOG_2PI = log(2.0 * pi)
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(ExponentialFamily):
     """Components ``N(theta_r, Sigma)``.
 
     Parameters
     ----------
-    covariance : "identity" is known and the paper's; "tied" is one matrix for all components, "full" one for each,
-        "diag" and "spherical" are a component's variances, per feature or one for all. Where each component has its
-        own, it counts a few rows of the pooled one (p + 2, or 2 of variances) as its own.
-    reg_covar : added to every variance, in the units of the columns as the family sees them.
+    covariance : one of the structures of :mod:`fedgrem.families.covariance`; the identity is known and the paper's.
+    reg_covar : added to every variance, in the units of the fit.
     """
 
-    covariance: Covariance = "identity"
+    name: ClassVar[str] = "gaussian"
+    has_target: ClassVar[bool] = False
+    joint_starts: ClassVar[int] = 0
+    path_steps: ClassVar[int] = 10
+    covariance: Any = field(default_factory=Identity)
     reg_covar: float = 1e-6
-    safe_step = True
-    has_target = False
-    start_tracks = 0
-    path_steps = 10
+
+    @property
+    def _known(self) -> bool:
+        return isinstance(self.covariance, Identity)
+
+    @property
+    def _tied(self) -> bool:
+        return bool(self.covariance.shared)
 
     def n_parameters(self, n_features: int) -> int:
-        """A mean per feature."""
+        """A mean per column."""
         return n_features
 
-    # -- density and M-step
-
-    def log_density(self, data: SiteData, theta: Array, spread: Array | None = None) -> Array:
-        """Log density of every row under every component, ``(R, n)``, from one matrix product where it can."""
-        if data.observed is not None:
-            return gaps.log_density(data.columns, data.observed, theta, self._covariances(theta, spread))
-        x = data.columns
-        constant = 0.5 * x.shape[0] * log(2.0 * pi)
-        if spread is None:
-            return _unit_log_density(x, theta) - constant
-        if self.covariance == "tied":
-            whitener = spreads.whitener(spread[0])
-            log_scale = jnp.sum(jnp.log(jnp.diagonal(whitener)))
-            return _unit_log_density(whitener @ x, theta @ whitener.T) + log_scale - constant
-        if self.covariance == "full":
-            return white_log_density(x, theta, spreads.whitener(spread))
-        logs = jnp.broadcast_to(spread, theta.shape)
-        precision = jnp.exp(-2.0 * jnp.clip(logs, -spreads.MOST, spreads.MOST))
-        square = precision @ (x * x) - 2.0 * ((precision * theta) @ x)
-        return -0.5 * square - (0.5 * jnp.sum(precision * theta * theta, axis=1) + logs.sum(axis=1))[:, None] - constant
-
-    def relative_log_density(self, data: SiteData, theta: Array, spread: Array | None) -> tuple[Array, Array]:
-        r"""Log densities ``(R, n)`` but for a part that a row's components have in common, and the sum of that part.
-
-        With one covariance for all, :math:`x'\Sigma^{-1}x` is the same for every component. An E-step need not know it:
-        one product of means and rows is left, and rows need not be divided by the noise in every round. Its sum over
-        the rows, ``()``, follows from their scatter, which no round changes.
-        """
-        if self.covariance != "tied" or spread is None or data.observed is not None:
-            return self.log_density(data, theta, spread), jnp.zeros((), dtype=data.columns.dtype)
-        whitener = spreads.whitener(spread[0])
-        middle, scatter = _about_middle(data)
-        away = theta - middle
-        slopes = (away @ whitener.T) @ whitener
-        offset = jnp.sum(slopes * (middle + 0.5 * away), axis=1)
-        log_scale = jnp.sum(jnp.log(jnp.diagonal(whitener))) - 0.5 * len(middle) * log(2.0 * pi)
-        common = data.row_weight.sum() * log_scale - 0.5 * jnp.sum((whitener @ scatter) * whitener)
-        return slopes @ data.columns - offset[:, None], common
-
-    def q_gradient(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
-        """Gradient of Q in the means, in the metric of the noise, ``(R, p)``."""
-        if data.observed is not None:
-            return gaps.first_moment(data.columns, data.observed, theta, self._covariances(theta, spread), mass)
-        return mass @ data.rows - mass.sum(axis=1)[:, None] * theta
-
-    def curvature(self, data: SiteData, theta: Array, mass: Array) -> Array:
-        """Q is quadratic with curvature equal to the mass a component holds, ``(R,)``."""
-        return mass.sum(axis=1)
-
-    def exact_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None = None) -> Array:
-        """Weighted means, ``(R, p)``; a component that holds nothing stays where it is."""
-        held = mass.sum(axis=1)[:, None]
-        if data.observed is not None:
-            return theta + self.q_gradient(data, theta, mass, spread) / jnp.where(held > 0, held, 1.0)
-        return jnp.where(held > 0, mass @ data.rows / jnp.where(held > 0, held, 1.0), theta)
-
-    def draw_start(self, key: Array, data: SiteData, n_components: int, spread: Array | None = None) -> Array:
-        """Rows far from each other, by greedy k-means++."""
-        if spread is None:
-            return spread_rows(key, data, n_components)
-        rows = spreads.in_noise_units(self.covariance, data.rows, spread[0])
-        return self.from_noise_units(spread_rows(key, data._replace(columns=rows.T), n_components), spread[:1])
-
-    # -- the spread
-
-    def first_spread(self, data: SiteData, theta: Array) -> Array | None:
-        """From the rows nearest to each component."""
-        if self.covariance == "identity":
+    def noise_shape(self, n_components: int, n_features: int) -> tuple[int, int] | None:
+        """(C, s), C = 1 where all components share one covariance."""
+        if self._known:
             return None
-        score = _unit_log_density(data.columns, theta)
-        nearest = jnp.argmax(score, axis=0)
-        mass = jnp.where(nearest == jnp.arange(len(theta))[:, None], data.row_weight, 0.0)
-        # A component with a single row has no covariance of its own: all begin with that of all.
-        # Missing cells count as their column's middle here, as they do where starts are drawn.
-        filled = data._replace(observed=None)
-        covariance = self._pooled(self._scatter(filled, self.exact_step(filled, theta, mass), mass), mass.sum(axis=1))
-        count = 1 if self.covariance == "tied" else len(theta)
-        first = spreads.from_covariance(self.covariance, covariance)
-        return jnp.broadcast_to(first, (count, *first.shape))
+        return 1 if self._tied else n_components, self.covariance.size(n_features)
 
-    def spread_step(self, data: SiteData, theta: Array, mass: Array, spread: Array | None) -> Array | None:
+    # -- features and natural parameters
+
+    def features(self, stack: Stack) -> Array:
+        """``(1, x)``, and squares or products where components differ in their covariance."""
+        return with_ones(self.covariance.features(stack.rows))
+
+    def rest(self, stack: Stack) -> Array:
+        """With one covariance for all, ``x x'`` is no component's; with the identity, its trace and the number of cells."""
+        if not self._tied:
+            return np.zeros((len(stack), 0))
+        weight = stack.weight[:, None]
+        if self._known:
+            square = (weight[:, 0] * np.vecdot(stack.rows, stack.rows)).sum(axis=1)
+            return np.stack([square, stack.n_rows * stack.rows.shape[-1]], axis=1)
+        return np.asarray((weight @ products(stack.rows))[:, 0])
+
+    def open(self, stack: Stack | None, noise: Array | None, n_features: int) -> Any:
+        """Factors of the covariances; where cells are missing, those of what is seen."""
+        scale = None if noise is None else self.covariance.open(noise, n_features)
+        if stack is None or stack.observed is None:
+            return scale
+        if noise is not None:
+            return gaps.open_gaps(stack, scale, self.covariance.matrices(noise, n_features))
+        return gaps.open_gaps(stack, None, np.broadcast_to(np.eye(n_features), (len(stack), 1, n_features, n_features)))
+
+    def natural(self, weights: Array, theta: Array, scale: Scale | None) -> Array:
+        """``log w - theta' P theta / 2, P theta``, and the quadratic part where it is a component's own."""
+        if scale is None:
+            slopes = theta
+        elif scale.precision.ndim == scale.log_scale.ndim + 1:  # columns are apart
+            slopes = theta * scale.precision
+        elif self._tied:
+            slopes = theta @ scale.precision[..., 0, :, :]
+        else:
+            slopes = (scale.precision @ theta[..., None])[..., 0]
+        offset = log_weights(weights) - 0.5 * np.vecdot(slopes, theta)
+        if self._tied:
+            eta = np.empty((*theta.shape[:-1], 1 + theta.shape[-1]))
+            eta[..., 0], eta[..., 1:] = offset, slopes
+            return eta
+        assert scale is not None
+        quadratic = np.broadcast_to(
+            self.covariance.quadratic(scale.precision), (*theta.shape[:-1], self.covariance.size(theta.shape[-1]))
+        )
+        return np.concatenate([(offset - scale.log_scale)[..., None], slopes, quadratic], axis=-1)
+
+    def rows_part(self, rest: Array, n_rows: Array, scale: Scale | None) -> Array:
+        """The sum over rows of ``-x' P x / 2`` where all components share P, and of the constant."""
+        if scale is None:
+            return np.asarray(-0.5 * (rest[..., 0] + rest[..., 1] * LOG_2PI))
+        constant = -0.5 * n_rows * scale.white.shape[-1] * LOG_2PI
+        if not self._tied:
+            return np.asarray(constant)
+        square = np.einsum("...ij,...ij->...", scale.precision[..., 0, :, :], symmetric(rest))
+        return np.asarray(constant - n_rows * scale.log_scale[..., 0] - 0.5 * square)
+
+    def row_part(self, stack: Stack, scale: Scale | None, lead: tuple[int, ...]) -> Array:
+        """The same of every row."""
+        rows = stack.rows.reshape(len(stack), *(1,) * (len(lead) - 1), *stack.rows.shape[1:])
+        constant = -0.5 * rows.shape[-1] * LOG_2PI
+        if not self._tied:
+            return np.asarray(constant)
+        if scale is None:
+            return np.asarray(constant - 0.5 * np.vecdot(rows, rows))
+        white = rows @ scale.white[..., 0, :, :].swapaxes(-1, -2)
+        return np.asarray(constant - 0.5 * np.vecdot(white, white) - scale.log_scale)
+
+    # -- the M-step
+
+    def gradient(self, sums: Sums, theta: Array) -> tuple[Array, Array | None]:
+        """In the metric of the noise; Q is quadratic with curvature equal to the rows held."""
+        rows = sums.features[..., 1 : 1 + theta.shape[-1]]
+        return rows - sums.held[..., None] * theta, None
+
+    def solve(self, sums: Sums, theta: Array) -> Array:
+        """Weighted means; a component that holds nothing stays where it is."""
+        held, rows = sums.held[..., None], sums.features[..., 1 : 1 + theta.shape[-1]]
+        return np.asarray(np.where(held > 0, rows / np.where(held > 0, held, 1.0), theta))
+
+    def noise_step(self, sums: Sums, theta: Array, noise: Array | None) -> Array | None:
         """Covariances about ``theta``; a component that holds next to nothing has that of all."""
-        if self.covariance == "identity" or spread is None:
+        if self._known:
             return None
-        if data.observed is None:
-            return self._from_scatter(self._scatter(data, theta, mass), mass.sum(axis=1))
-        scatter = gaps.scatter(data.columns, data.observed, theta, self._covariances(theta, spread), mass)
-        if self.covariance == "tied":
-            scatter = scatter.sum(axis=0)
-        elif self.covariance != "full":
-            scatter = jnp.diagonal(scatter, axis1=1, axis2=2)
-        return self._from_scatter(scatter, mass.sum(axis=1))
+        size, held = theta.shape[-1], sums.held
+        rows = sums.features[..., 1 : 1 + size]
+        if not self._tied:
+            scatter = self.covariance.scatter(sums.features[..., 1 + size :], rows, theta, held)
+            return np.asarray(self.covariance.variances(scatter, held, self.reg_covar))
+        covariance = self._pooled(theta, rows, held, sums.rest)
+        return np.asarray(self.covariance.from_matrices(lifted(covariance, self.reg_covar)))[..., None, :]
 
-    def _covariances(self, theta: Array, spread: Array | None) -> Array:
-        """Matrices ``(C, p, p)``, C = 1 where all components share one."""
-        size = theta.shape[1]
-        if spread is None:
-            return jnp.eye(size, dtype=theta.dtype)[None]
-        matrices: Array = spreads.to_covariance(self.covariance, spread, size)
-        return matrices
+    def _pooled(self, theta: Array, rows: Array, held: Array, rest: Array) -> Array:
+        """One covariance for all components, ``(..., p, p)``."""
+        cross = theta.swapaxes(-1, -2) @ rows
+        square = (theta.swapaxes(-1, -2) * held[..., None, :]) @ theta
+        scatter = symmetric(rest) - cross - cross.swapaxes(-1, -2) + square
+        return np.asarray(scatter / np.maximum(held.sum(axis=-1), LEAST_MASS)[..., None, None])
 
-    def _scatter(self, data: SiteData, theta: Array, mass: Array) -> Array:
-        """``sum_i m_ri (x_i - theta_r)(x_i - theta_r)'``: (R, p, p), their sum over r, or their diagonals."""
-        held, sums = mass.sum(axis=1), mass @ data.rows
-        if self.covariance == "tied":
-            # The masses of a row add up to its weight, whoever holds it: what does not depend on theta never changes.
-            middle, total = _about_middle(data)
-            away = theta - middle
-            cross = away.T @ (sums - held[:, None] * middle)
-            return total - cross - cross.T + (away.T * held) @ away
-        if self.covariance == "full":
-            cross = theta[:, :, None] * sums[:, None, :]
-            square = held[:, None, None] * theta[:, :, None] * theta[:, None, :]
-            return second_moments(data, mass) - cross - jnp.swapaxes(cross, 1, 2) + square
-        return mass @ (data.rows * data.rows) - 2.0 * theta * sums + held[:, None] * theta * theta
+    def expect(self, stack: Stack, params: Params, scale: Any = None) -> Sums:
+        """The E-step; where cells are missing, on what is expected of them given the rest of their row."""
+        if stack.observed is None:
+            return super().expect(stack, params, scale)
+        if scale is None:
+            scale = self.open(stack, params.noise, stack.rows.shape[-1])
+        return gaps.expect(self.covariance, stack, params, scale)
 
-    def _pooled(self, scatter: Array, held: Array) -> Array:
-        """One covariance ``(p, p)`` for all components."""
-        total = scatter if self.covariance == "tied" else scatter.sum(axis=0)
-        matrix = total if total.ndim == 2 else jnp.diag(total)
-        return self._lifted(matrix / jnp.maximum(held.sum(), LEAST_MASS))
+    def row_scores(self, stack: Stack, params: Params) -> tuple[Array, Array]:
+        """Posteriors and log-likelihoods of every row, of what is seen of it."""
+        if stack.observed is None:
+            return super().row_scores(stack, params)
+        return gaps.row_scores(stack, params, self.open(stack, params.noise, stack.rows.shape[-1]))
 
-    def _lifted(self, covariance: Array) -> Array:
-        """``reg_covar`` more on the diagonal, and what rounding could have taken from it."""
-        size = covariance.shape[-1]
-        # Where features differ in scale by 1e8, the rounding of the largest must not drown the smallest: by feature.
-        own = jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
-        rounding = 1e-12 if covariance.dtype == jnp.float64 else 1e-5
-        lift = self.reg_covar + rounding * own
-        return covariance + lift[..., :, None] * jnp.eye(size, dtype=covariance.dtype)
+    def information(self, stack: Stack, params: Params) -> Array:
+        """By the scores of every row; where cells are missing, the covariance is taken as known."""
+        if stack.observed is not None:
+            return gaps.information(stack, params, self.open(stack, params.noise, stack.rows.shape[-1]))
+        n_features = stack.rows.shape[-1]
+        scale = self.open(None, params.noise, n_features)
+        posterior, _ = self.row_scores(stack, params)
+        held = (posterior * stack.weight[:, None]).sum(axis=-1)
 
-    def _from_scatter(self, scatter: Array, held: Array) -> Array:
-        if self.covariance == "tied":
-            return spreads.from_covariance("tied", self._pooled(scatter, held))[None]
-        # A component of a few rows would shrink to a point; a few rows of the pooled covariance keep it from that.
-        pooled = scatter.sum(axis=0) / jnp.maximum(held.sum(), LEAST_MASS)
-        more = scatter.shape[-1] + 2.0 if self.covariance == "full" else 2.0
-        if self.covariance == "full":
-            covariance = (scatter + more * pooled) / (held + more)[:, None, None]
-            return spreads.from_covariance("full", self._lifted(covariance))
-        variance = (jnp.maximum(scatter, 0.0) + more * pooled) / (held + more)[:, None] + self.reg_covar
-        if self.covariance == "spherical":
-            variance = variance.mean(axis=1, keepdims=True)
-        return 0.5 * jnp.log(variance)
+        def scores(place: slice, r: int) -> tuple[Array, Array | None]:
+            away = stack.rows[:, place] - params.theta[:, r, None]
+            if scale is None:
+                return away, None
+            one = Scale(*(leaf[:, [0 if self._tied else r]] for leaf in scale))
+            white = self.covariance.whiten(away, one)
+            if white.ndim == 3 and one.white.ndim == 4:
+                return white @ one.white[:, 0], self.covariance.scores(white)
+            return white * one.white, self.covariance.scores(white)
 
-    def in_noise_units(self, theta: Array, spread: Array | None) -> Array:
-        """Means divided by a square root of the covariance."""
-        return theta if spread is None else spreads.in_noise_units(self.covariance, theta, spread)
-
-    def from_noise_units(self, theta: Array, spread: Array | None) -> Array:
-        """The way back."""
-        return theta if spread is None else spreads.from_noise_units(self.covariance, theta, spread)
-
-    def relative_spread(self, spread: Array, reference: Array, n_features: int) -> Array:
-        """Coordinates about a reference."""
-        return spreads.relative_spread(self.covariance, spread, reference, n_features)
-
-    def absolute_spread(self, coordinates: Array, reference: Array, n_features: int) -> Array:
-        """The way back."""
-        return spreads.absolute_spread(self.covariance, coordinates, reference, n_features)
-
-    def average_spread(self, spread: Array, share: Array) -> Array:
-        """The spread of the mean covariance."""
-        if self.covariance in spreads.CHOLESKY:
-            covariance = spreads.to_covariance(self.covariance, spread, 0)
-            return spreads.from_covariance(self.covariance, jnp.einsum("k,k...->...", share, covariance))
-        return spreads.average_log_scales(spread, share)
-
-    def structured(self, covariance: Array, share: Array) -> Array | None:
-        """The spread ``(C, s)`` of this structure for a covariance per component, weighted by ``share`` (R,)."""
-        if self.covariance == "identity":
-            return None
-        if self.covariance == "tied":
-            covariance = jnp.einsum("r,rpq->pq", share / share.sum(), covariance)[None]
-        return spreads.from_covariance(self.covariance, covariance)
-
-    # -- scores of rows whose component is known
-
-    def complete_scores(self, data: SiteData, theta: Array, spread: Array | None) -> tuple[Array, Array | None]:
-        """In the means, and about the present covariance: in logs of scales, or in entries of ``L^-1 L'``."""
-        away = data.columns - theta[:, :, None]
-        if spread is None:
-            return away, None
-        if self.covariance in spreads.CHOLESKY:
-            whitener = gaps.by_component(theta, spreads.whitener(spread))
-            white = whitener @ away
-            rows, columns = jnp.tril_indices(theta.shape[1])
-            products = white[:, rows] * white[:, columns] - (rows == columns)[:, None]
-            return jnp.swapaxes(whitener, 1, 2) @ white, products
-        scale = jnp.exp(-jnp.clip(jnp.broadcast_to(spread, theta.shape), -spreads.MOST, spreads.MOST))[:, :, None]
-        white = away * scale
-        squares = white * white - 1.0
-        return white * scale, squares.sum(axis=1, keepdims=True) if self.covariance == "spherical" else squares
-
-    def complete_information(
-        self, data: SiteData, theta: Array, mass: Array, spread: Array | None
-    ) -> tuple[Array, Array | None]:
-        """A row tells one unit of every mean, in units of the noise, and one or two of the covariance."""
-        held, size = mass.sum(axis=1), theta.shape[1]
-        identity = jnp.eye(size, dtype=theta.dtype)
-        if spread is None:
-            return held[:, None, None] * identity, None
-        counted = (held.sum()[None] if len(spread) == 1 and self.covariance == "tied" else held)[:, None]
+        if scale is None:
+            return louis(stack, params, posterior, scores, held[..., None, None] * np.eye(n_features), None)
+        matrix = scale.precision if scale.white.ndim == 4 else scale.precision[..., None] * np.eye(n_features)
         # A component without rows has a noise all the same: one row's worth keeps its matrix regular.
-        counted = jnp.maximum(counted, 1.0)
-        if self.covariance in spreads.CHOLESKY:
-            whitener = gaps.by_component(theta, spreads.whitener(spread))
-            rows, columns = jnp.tril_indices(size)
-            precision = jnp.swapaxes(whitener, 1, 2) @ whitener
-            return held[:, None, None] * precision, counted * (1.0 + (rows == columns))
-        precision = jnp.exp(-2.0 * jnp.clip(jnp.broadcast_to(spread, theta.shape), -spreads.MOST, spreads.MOST))
-        of_spread = jnp.full(spread.shape, 2.0 * (size if self.covariance == "spherical" else 1))
-        return (held[:, None] * precision)[:, :, None] * identity, counted * of_spread
+        counted = np.maximum(held.sum(axis=1, keepdims=True) if self._tied else held, 1.0)
+        of_noise = counted[..., None] * self.covariance.information(n_features)
+        return louis(stack, params, posterior, scores, held[..., None, None] * matrix, of_noise)
 
-    # -- sufficient statistics
+    # -- starts
 
-    def n_statistics(self, n_parameters: int) -> int:
-        """The mass a component holds, its weighted sum of rows and, with a covariance, half of their products."""
-        products = 0 if self.covariance == "identity" else n_parameters * (n_parameters + 1) // 2
-        return 1 + n_parameters + products
+    def draw(self, stack: Stack, seed: int, purpose: str, n_init: int, n_components: int, noise: Array | None) -> Array:
+        """Rows far from each other, by greedy k-means++, in units of the noise ``(c, C, s)``."""
+        if noise is None:
+            return far_rows(stack, stack.rows, seed, purpose, n_init, n_components)
+        scale = self.covariance.open(noise[:, :1], stack.rows.shape[-1])
+        chosen = far_rows(stack, self.covariance.whiten(stack.rows, scale), seed, purpose, n_init, n_components)
+        one = Scale(*(leaf[:, None] for leaf in scale))
+        return np.asarray(self.covariance.unwhiten(chosen, one))
 
-    def sufficient_statistics(self, data: SiteData, mass: Array) -> Array:
-        """Mass, weighted sums and products, ``(R, s)``."""
-        parts = [mass.sum(axis=1)[:, None], mass @ data.rows]
-        if self.covariance != "identity":
-            rows, columns = jnp.tril_indices(data.columns.shape[0])
-            parts.append(self._products(data, mass)[:, rows, columns])
-        return jnp.concatenate(parts, axis=1)
-
-    def _products(self, data: SiteData, mass: Array) -> Array:
-        """``(R, p, p)``, of which only the sum over components matters where they share one covariance.
-
-        That sum does not depend on who holds which row: each component gets its share of it, at a tenth of the cost.
-        """
-        if self.covariance != "tied":
-            return second_moments(data, mass)
-        total = (data.columns * data.row_weight) @ data.rows
-        held = mass.sum(axis=1)
-        return (held / held.sum())[:, None, None] * total
-
-    def from_statistics(self, statistics: Array, theta: Array) -> Array:
-        """Weighted means, ``(R, p)``; a component that holds nothing stays where it is."""
-        held, sums = statistics[:, :1], statistics[:, 1 : 1 + theta.shape[1]]
-        return jnp.where(held > 0, sums / jnp.where(held > 0, held, 1.0), theta)
-
-    def spread_from_statistics(self, statistics: Array, theta: Array, spread: Array | None) -> Array | None:
-        """Covariances; directions in which noisy statistics know no variance get ``reg_covar``."""
-        if self.covariance == "identity" or spread is None:
+    def first_noise(self, stack: Stack, theta: Array) -> Array | None:
+        """From the rows nearest to each component, ``(c, n_init, C, s)``; all components begin with that of all."""
+        if self._known:
             return None
-        size = theta.shape[1]
-        held, sums, half = statistics[:, 0], statistics[:, 1 : 1 + size], statistics[:, 1 + size :]
-        rows, columns = jnp.indices((size, size))
-        place = jnp.where(rows >= columns, rows * (rows + 1) // 2 + columns, columns * (columns + 1) // 2 + rows)
-        cross = theta[:, :, None] * sums[:, None, :]
-        square = held[:, None, None] * theta[:, :, None] * theta[:, None, :]
-        scatter = half[:, place] - cross - jnp.swapaxes(cross, 1, 2) + square
-        held = jnp.maximum(held, 0.0)
-        values, axes = jnp.linalg.eigh(scatter.sum(axis=0)[None] if self.covariance == "tied" else scatter)
-        scatter = jnp.einsum("rpa,ra,rqa->rpq", axes, jnp.maximum(values, 0.0), axes)
-        if self.covariance == "tied":
-            return self._from_scatter(scatter[0], held)
-        if self.covariance != "full":
-            scatter = jnp.diagonal(scatter, axis1=1, axis2=2)
-        return self._from_scatter(scatter, held)
+        (c, n_init, n_components, size), rows = theta.shape, stack.rows
+        score = theta.reshape(c, -1, size) @ rows.swapaxes(-1, -2)
+        score -= 0.5 * np.vecdot(theta, theta).reshape(c, -1, 1)
+        nearest = score.reshape(c, n_init, n_components, -1).argmax(axis=2)
+        mass = (nearest[:, :, None] == np.arange(n_components)[:, None]) * stack.weight[:, None, None]
+        held, sums = mass.sum(axis=-1), mass @ rows[:, None]
+        mean = np.where(held[..., None] > 0, sums / np.where(held > 0, held, 1.0)[..., None], theta)
+        second = stack.derive("second moments", lambda s: (s.weight[:, None] @ products(s.rows))[:, 0])
+        covariance = lifted(self._pooled(mean, sums, held, second[:, None]), self.reg_covar)
+        first = self.covariance.from_matrices(covariance)[..., None, :]
+        return np.repeat(first, 1 if self._tied else n_components, axis=-2)
 
+    # -- the noise as units and as coordinates
 
-def _about_middle(data: SiteData) -> tuple[Array, Array]:
-    """The mean of a site's rows, ``(p,)``, and their scatter about it, ``(p, p)``."""
-    middle = data.columns @ data.row_weight / data.row_weight.sum()
-    away = data.columns - middle[:, None]
-    return middle, (away * data.row_weight) @ away.T
+    def to_noise(self, theta: Array, noise: Array | None) -> Array:
+        """Means divided by a square root of the covariance."""
+        if noise is None:
+            return theta
+        return np.asarray(self.covariance.whiten(theta, self.covariance.open(noise, theta.shape[-1])))
 
+    def from_noise(self, theta: Array, noise: Array | None) -> Array:
+        """The way back."""
+        if noise is None:
+            return theta
+        return np.asarray(self.covariance.unwhiten(theta, self.covariance.open(noise, theta.shape[-1])))
 
-def _unit_log_density(x: Array, theta: Array) -> Array:
-    """Under unit covariance and but for the constant, ``(R, n)``."""
-    return theta @ x - 0.5 * jnp.sum(theta * theta, axis=1)[:, None] - 0.5 * jnp.sum(x * x, axis=0)
+    def relative_noise(self, noise: Array, reference: Array, n_features: int) -> Array:
+        """Coordinates about a reference."""
+        return np.asarray(self.covariance.relative(noise, reference, n_features))
+
+    def absolute_noise(self, coordinates: Array, reference: Array, n_features: int) -> Array:
+        """The way back."""
+        return np.asarray(self.covariance.absolute(coordinates, reference, n_features))
+
+    def average_noise(self, noise: Array, share: Array) -> Array:
+        """The noise of the mean covariance."""
+        return np.asarray(self.covariance.average(noise, share))

@@ -1,58 +1,69 @@
-"""The penalized center of K site estimates, and the pull of each site towards it."""
+"""The penalized center of K site estimates, and the shrinkage of each site towards it.
+
+Estimates are ``(K, ..., R, q)``, weights and thresholds ``(K, ..., R)``, centers ``(..., R, q)``: axes between the sites
+and the components are problems of their own, solved side by side.
+"""
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedgrem.kernels.median import median
 from fedgrem.types import Array
+
+WEIGHT_CAP = 10.0
+"""A site counts at the center for at most this many times the median site, whatever number of rows it reports."""
+FAR = 3.0
+"""Times the usual distance from the center, from which on a site is trusted less; at twice that, not at all."""
+EPS = float(np.finfo(float).eps)
 
 
 class CenterSolution(NamedTuple):
     """The solution of the central problem of every component, with its certificate."""
 
     shrunk: Array
-    """(K, R, q) site estimates pulled towards the center, exactly onto it where they are close."""
+    """(K, ..., R, q) site estimates pulled towards the center, exactly onto it where they are close."""
     center: Array
-    """(R, q)"""
+    """(..., R, q)"""
     iterations: Array
     """() reweighting steps taken."""
     gap: Array
     """() largest gradient norm over components, divided by the total site weight: a length in units of theta."""
 
 
-def _row_norm(x: Array) -> Array:
-    return jnp.sqrt(jnp.sum(x * x, axis=-1))
+def row_norm(x: Array) -> Array:
+    """Euclidean norms along the last axis."""
+    return np.asarray(np.sqrt(np.vecdot(x, x)))
 
 
-def _ratio(threshold: Array, distance: Array) -> Array:
-    """``min(1, threshold / distance)``, with 0 / 0 = 1: a site at the center stays there."""
-    safe = jnp.where(distance > 0, distance, 1.0)
-    return jnp.where(distance > threshold, threshold / safe, 1.0)
+def capped_rows(n_rows: Array) -> Array:
+    """Site weights at the center: rows, but at most ``WEIGHT_CAP`` times the median site's."""
+    return np.asarray(np.minimum(n_rows, WEIGHT_CAP * np.median(n_rows, axis=0)))
 
 
-def group_soft_threshold(theta: Array, center: Array, threshold: Array) -> Array:
+def shrink(theta: Array, center: Array, threshold: Array, length: Array | None = None) -> Array:
     r"""Move each estimate towards the center by ``threshold``, and exactly onto it when it is closer than that.
 
     Parameters
     ----------
-    theta : (K, R, q); center : (R, q); threshold : (K, R), infinity allowed.
+    theta : (..., R, q); center : broadcastable to it; threshold : (..., R), infinity allowed.
+    length : (..., R) distances of theta from the center, where they are measured in other units than theta's.
 
     Examples
     --------
-    >>> group_soft_threshold(jnp.array([[[3.0, 4.0]]]), jnp.zeros((1, 2)), jnp.array([[1.0]])).ravel().tolist()
-    [2.4000000953674316, 3.200000047683716]
+    >>> shrink(np.array([[3.0, 4.0]]), np.zeros((1, 2)), np.array([1.0])).ravel().round(6).tolist()
+    [2.4, 3.2]
     """
-    deviation = theta - center
-    ratio = _ratio(threshold, _row_norm(deviation))
-    kept = jnp.where(ratio < 1.0, 1.0 - ratio, 0.0)
-    return center + kept[..., None] * deviation
+    away = theta - center
+    if length is None:
+        length = row_norm(away)
+    kept = np.where(length > threshold, 1.0 - threshold / np.where(length > 0, length, 1.0), 0.0)
+    away *= kept[..., None]
+    away += center
+    return np.asarray(away)
 
 
 def shrink_to_center(
-    theta: Array, site_weight: Array, threshold: Array, start: Array, *, tol: float = 1e-10, max_iterations: int = 500
+    theta: Array, weight: Array, threshold: Array, start: Array, *, tol: float = 1e-10, max_iterations: int = 500
 ) -> CenterSolution:
     r"""Solve the central update of FedGrEM exactly, for all components at once.
 
@@ -64,61 +75,71 @@ def shrink_to_center(
 
     Parameters
     ----------
-    theta : (K, R, q) site estimates, aligned.
-    site_weight : (K, R) m.
-    threshold : (K, R) tau; 0 keeps a site as it is, infinity moves it to the center.
-    start : (R, q) where to start from, usually the last center.
+    theta : (K, ..., R, q) site estimates, aligned.
+    weight : (K, ..., R) m.
+    threshold : (K, ..., R) tau; 0 keeps a site as it is, infinity moves it to the center.
+    start : (..., R, q) where to start from, usually the last center.
     tol : stop when the gradient norm is at most ``tol`` times the sum of the sites' pulls.
 
     Examples
     --------
-    >>> theta = jnp.array([[[0.0]], [[4.0]]])
-    >>> one = jnp.ones((2, 1))
-    >>> shrink_to_center(theta, one, one, jnp.array([[2.0]]), tol=1e-6).shrunk.ravel().tolist()
+    >>> theta, one = np.array([[[0.0]], [[4.0]]]), np.ones((2, 1))
+    >>> shrink_to_center(theta, one, one, np.array([[2.0]])).shrunk.ravel().tolist()
     [1.0, 3.0]
     """
-    solution: CenterSolution = _solve(theta, site_weight, threshold, start, tol, max_iterations)
-    return solution
-
-
-@jax.jit
-def _solve(
-    theta: Array, site_weight: Array, threshold: Array, start: Array, tol: float, max_iterations: int
-) -> CenterSolution:
-    total = site_weight.sum(axis=0)
+    n_sites, size = theta.shape[0], theta.shape[-1]
+    points = theta.reshape(n_sites, -1, size)
+    m, tau = (np.broadcast_to(a, theta.shape[:-1]).reshape(n_sites, -1) for a in (weight, threshold))
+    center, total = start.reshape(-1, size).copy(), m.sum(axis=0)
+    share = m / np.where(total > 0, total, 1.0)
     # With every threshold 0 any center solves the problem; take the weighted mean, which is finite and smooth.
-    free = jnp.max(threshold, axis=0) == 0
-
-    def reweighted_mean(center: Array) -> tuple[Array, Array, Array]:
-        distance = _row_norm(theta - center)
-        u = site_weight * jnp.where(free, 1.0, _ratio(threshold, distance))
+    free = tau.max(axis=0) == 0
+    gap = np.zeros(len(center))
+    todo, iterations = np.flatnonzero(total > 0), 0  # where nobody has a say, the center stays
+    whole = len(todo) == len(center)
+    while len(todo):
+        t, limit, w, c, any_center = points, tau, share, center, free
+        if not whole:
+            t, limit, w, c, any_center = points[:, todo], tau[:, todo], share[:, todo], center[todo], free[todo]
+        distance = row_norm(t - c)
+        bounded = np.where(any_center, distance, np.minimum(distance, limit))
+        u = w * np.divide(bounded, distance, out=np.ones_like(distance), where=distance > 0)
         mass = u.sum(axis=0)
-        new = jnp.einsum("kr,krq->rq", u, theta) / mass[:, None]
-        gap = _row_norm(new - center) * (mass / total)
+        new = (u.T[:, None, :] @ t.swapaxes(0, 1))[:, 0] / mass[:, None]
+        gap[todo] = row_norm(new - c) * mass
         # Judged by how hard the sites pull, each at most by its threshold: a far site cannot loosen the tolerance.
-        pull = jnp.sum(site_weight * jnp.where(free, distance, jnp.minimum(distance, threshold)), axis=0) / total
-        rounding = 4.0 * float(np.finfo(theta.dtype).eps) * (_row_norm(center) + pull)
-        return new, gap, jnp.any(gap > tol * pull + rounding)
-
-    def unsolved(carry: tuple[Array, Array, Array, Array, Array]) -> Array:
-        return carry[3] & (carry[4] < max_iterations)
-
-    def step(carry: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        _, center, _, _, iteration = carry
-        return center, *reweighted_mean(center), iteration + 1
-
-    first = (start, *reweighted_mean(start), jnp.asarray(0))
-    center, _, gap, _, iterations = jax.lax.while_loop(unsolved, step, first)
-    return CenterSolution(group_soft_threshold(theta, center, threshold), center, iterations, jnp.max(gap))
+        strength = (w * bounded).sum(axis=0)
+        wrong = gap[todo] > tol * strength + 4.0 * EPS * (row_norm(c) + strength)
+        if not wrong.any() or iterations >= max_iterations:
+            break
+        iterations += 1
+        todo = todo[wrong]
+        center[todo] = new[wrong]
+        whole = whole and bool(wrong.all())
+    center = center.reshape(start.shape)
+    shrunk = shrink(theta, center, np.broadcast_to(threshold, theta.shape[:-1]))
+    return CenterSolution(shrunk, center, np.asarray(iterations), np.asarray(gap.max(initial=0.0)))
 
 
-FAR = 3.0
-"""Times the usual distance from the center, from which on a site is trusted less; at twice that, not at all."""
+def alternate_to_center(theta: Array, weight: Array, threshold: Array, *, sweeps: int) -> CenterSolution:
+    r"""Solve the same problem by the paper's alternating optimization from zero deviations.
+
+    Steps (ii) and (iii) of its appendix, ``sweeps`` times: the center is the weighted mean of
+    :math:`\theta_k - \Delta_k`, then :math:`\Delta_k` is the group soft-threshold of :math:`\theta_k - c`. A few
+    sweeps stop short of the optimum, which is why :func:`shrink_to_center` is the default; its ``gap`` says how short.
+    """
+    share = (weight / weight.sum(axis=0))[..., None]
+    center = np.sum(share * theta, axis=0)
+    shrunk = shrink(theta, center, threshold)
+    for _ in range(sweeps - 1):
+        center = np.sum(share * (theta - (shrunk - center)), axis=0)
+        shrunk = shrink(theta, center, threshold)
+    gap = np.max(row_norm(np.sum(share * (theta - shrunk), axis=0)))
+    return CenterSolution(shrunk, center, np.asarray(sweeps), gap)
 
 
-@jax.jit
-def trust(theta: Array, n_rows: Array, center: Array) -> Array:
-    """How much each site's estimate is to count for the center, ``(K, R)`` in [0, 1], by how far off it is.
+def trust(theta: Array, held: Array, center: Array, present: Array | None = None) -> Array:
+    """How much each site's estimate is to count for the center, ``(K, ..., R)`` in [0, 1], by how far off it is.
 
     Huber's location bounds what a far site can do, but not to nothing: all of them together shift the center by their
     share times the threshold. Most sites say what distance is usual, as such or in proportion to ``1 / sqrt(n)``,
@@ -126,33 +147,18 @@ def trust(theta: Array, n_rows: Array, center: Array) -> Array:
 
     Parameters
     ----------
-    theta : (K, R, q) site estimates, aligned; center : (R, q) the last center, robust itself.
-    n_rows : (K, R) how many rows an estimate rests on.
+    theta : (K, ..., R, q) site estimates, aligned; center : (..., R, q) the last center, robust itself.
+    held : (K, ..., R) how many rows an estimate rests on.
+    present : (K,) whose estimates are of this round; all by default.
 
     Examples
     --------
-    >>> theta = jnp.array([0.9, 1.0, -1.1, 4.5, 50.0])[:, None, None]
-    >>> trust(theta, jnp.ones((5, 1)), jnp.zeros((1, 1))).ravel().round(2).tolist()
-    [1.0, 1.0, 1.0, 0.6399999856948853, 0.0]
+    >>> theta = np.array([0.9, 1.0, -1.1, 4.5, 50.0])[:, None, None]
+    >>> trust(theta, np.ones((5, 1)), np.zeros((1, 1))).ravel().round(2).tolist()
+    [1.0, 1.0, 1.0, 0.64, 0.0]
     """
-    away, root = _row_norm(theta - center), jnp.sqrt(n_rows)
-    usual = jnp.maximum(median(away), median(away * root) / root)
+    away, root = row_norm(theta - center), np.sqrt(held)
+    heard = slice(None) if present is None else present
+    usual = np.maximum(np.median(away[heard], axis=0), np.median((away * root)[heard], axis=0) / root)
     # Where most sites agree exactly, any distance would be far: then all of them count.
-    return jnp.where(usual > 0, jnp.clip(2.0 - away / (FAR * jnp.where(usual > 0, usual, 1.0)), 0.0, 1.0), 1.0)
-
-
-def alternate_to_center(theta: Array, site_weight: Array, threshold: Array, *, sweeps: int) -> CenterSolution:
-    r"""Solve the same problem by the paper's alternating optimization from zero deviations.
-
-    Steps (ii) and (iii) of its appendix, ``sweeps`` times: the center is the weighted mean of
-    :math:`\theta_k - \Delta_k`, then :math:`\Delta_k` is the group soft-threshold of :math:`\theta_k - c`. A few
-    sweeps stop short of the optimum, which is why :func:`shrink_to_center` is the default; its ``gap`` says how short.
-    """
-    share = (site_weight / site_weight.sum(axis=0))[..., None]
-    center = jnp.sum(share * theta, axis=0)
-    shrunk = group_soft_threshold(theta, center, threshold)
-    for _ in range(sweeps - 1):
-        center = jnp.sum(share * (theta - (shrunk - center)), axis=0)
-        shrunk = group_soft_threshold(theta, center, threshold)
-    gap = jnp.max(_row_norm(jnp.sum(share * (theta - shrunk), axis=0)))
-    return CenterSolution(shrunk, center, jnp.asarray(sweeps), gap)
+    return np.asarray(np.where(usual > 0, np.clip(2.0 - away / (FAR * np.where(usual > 0, usual, 1.0)), 0, 1), 1.0))

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from fedgrem.errors import InputError
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 EXHAUSTIVE_LIMIT = 2_000_000
 """Most relabellings that :func:`align_exhaustive` will try, ``(R!)^(K-1)``."""
@@ -24,7 +24,7 @@ COMMITTEE_COMPONENTS = 4000
 """Most components of these sites, all told: their distances from each other are kept, 128 MB of them."""
 
 
-def pair_costs(theta_a: NumpyArray, theta_b: NumpyArray) -> NumpyArray:
+def pair_costs(theta_a: Array, theta_b: Array) -> Array:
     """Distances between the components of two sets, ``(R_a, q), (..., R_b, q) -> (R_a, ..., R_b)``."""
     flat = theta_b.reshape(-1, theta_b.shape[-1])
     # |a - b|^2 = |a|^2 - 2ab + |b|^2 in one matrix product, about a common origin to keep the digits.
@@ -34,11 +34,11 @@ def pair_costs(theta_a: NumpyArray, theta_b: NumpyArray) -> NumpyArray:
     square *= -2.0
     square += (a * a).sum(axis=-1)[:, None]
     square += (b * b).sum(axis=-1)
-    distance: NumpyArray = np.sqrt(np.maximum(square, 0.0, out=square), out=square)
+    distance: Array = np.sqrt(np.maximum(square, 0.0, out=square), out=square)
     return distance.reshape(theta_a.shape[0], *theta_b.shape[:-1])
 
 
-def alignment_score(theta: NumpyArray) -> float:
+def alignment_score(theta: Array) -> float:
     r"""The paper's score of sites as labelled: :math:`\sum_r\sum_{k \ne k'}\|\theta_{k,r} - \theta_{k',r}\|`.
 
     Examples
@@ -50,13 +50,13 @@ def alignment_score(theta: NumpyArray) -> float:
     return float(sum(np.linalg.norm(t[:, None] - t[None], axis=-1).sum() for t in by_component))
 
 
-def relabel(array: NumpyArray, order: NumpyArray) -> NumpyArray:
+def relabel(array: Array, order: Array) -> Array:
     """Reorder components: ``out[k, r] = array[k, order[k, r]]`` for ``(K, R, ...)`` arrays."""
     index = order.reshape(order.shape + (1,) * (array.ndim - 2))
     return np.take_along_axis(array, index, axis=1)
 
 
-def best_assignment(theta: NumpyArray, others: NumpyArray) -> NumpyArray:
+def best_assignment(theta: Array, others: Array) -> Array:
     """The relabelling of one site, ``(R,)``, with the lowest score against other sites ``(M, R, q)`` as labelled.
 
     The score is a sum over components, so this is an assignment problem: R^3 steps instead of R! trials.
@@ -66,18 +66,18 @@ def best_assignment(theta: NumpyArray, others: NumpyArray) -> NumpyArray:
     return np.asarray(order)
 
 
-def _limited(pairs: NumpyArray) -> NumpyArray:
+def _limited(pairs: Array) -> Array:
     """Distances from one site; beyond some length all alike, lest a hostile site's drown the digits of the others."""
     return np.minimum(pairs, _far(pairs.ravel()))
 
 
-def _far(pairs: NumpyArray) -> NumpyArray:
+def _far(pairs: Array) -> Array:
     """That length, from the distances ``(..., M)`` that each site has; infinite where most of them are 0."""
     middle = np.median(pairs[..., :: max(1, pairs.shape[-1] // 1000)], axis=-1)
     return np.asarray(np.where(middle > 0, FAR * middle, np.inf))
 
 
-def align_exhaustive(theta: NumpyArray) -> NumpyArray:
+def align_exhaustive(theta: Array) -> Array:
     """Alignment Algorithm 1: the relabellings ``(K, R)`` of lowest score among all, site 0 fixed."""
     n_sites, n_components = theta.shape[:2]
     trials = factorial(n_components) ** (n_sites - 1)
@@ -105,7 +105,7 @@ def align_exhaustive(theta: NumpyArray) -> NumpyArray:
     return orders[list(best)]
 
 
-def align_stepwise(theta: NumpyArray) -> NumpyArray:
+def align_stepwise(theta: Array) -> Array:
     """Alignment Algorithm 2: sites in the order given, each matched to those before it, over all R! relabellings."""
     n_sites, n_components = theta.shape[:2]
     if n_components > STEPWISE_LIMIT:
@@ -123,8 +123,8 @@ def align_stepwise(theta: NumpyArray) -> NumpyArray:
 
 
 def align_by_assignment(
-    theta: NumpyArray, generator: np.random.Generator, *, n_orders: int = 5, max_sweeps: int = 20
-) -> NumpyArray:
+    theta: Array, generator: np.random.Generator, *, n_orders: int = 5, max_sweeps: int = 20
+) -> Array:
     """Relabel all sites by repeated assignment; the default.
 
     For each of several random site orders (the paper's remedy for bad sites among the first), every site is matched to
@@ -161,7 +161,7 @@ def align_by_assignment(
     return result
 
 
-def _distances(theta: NumpyArray) -> NumpyArray:
+def _distances(theta: Array) -> Array:
     """``out[k, s, j, t]``: how far component s of site k is from t of site j, as j sees it; 0 within a site.
 
     A site has no say in its own labels. Found once for all orders: sites are matched to each other thousands of times.
@@ -177,7 +177,7 @@ def _distances(theta: NumpyArray) -> NumpyArray:
     return distance
 
 
-def _one_alignment(distance: NumpyArray, site_order: NumpyArray, max_sweeps: int) -> tuple[NumpyArray, float]:
+def _one_alignment(distance: Array, site_order: Array, max_sweeps: int) -> tuple[Array, float]:
     """Relabellings ``(K, R)`` that no site wants to change alone, and their score, from ``(K, R, K, R)`` distances."""
     n_sites, n_components = distance.shape[:2]
     places = np.arange(n_components)

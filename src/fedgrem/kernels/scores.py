@@ -4,12 +4,12 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from fedgrem.kernels.matching import pair_costs
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 
 def parameter_errors(
-    weights: NumpyArray, theta: NumpyArray, true_weights: NumpyArray, true_theta: NumpyArray
-) -> tuple[NumpyArray, NumpyArray]:
+    weights: Array, theta: Array, true_weights: Array, true_theta: Array
+) -> tuple[Array, Array]:
     """Largest error over components of the weights and of theta at each site, ``(K,)`` each.
 
     Each site is relabelled to the truth by the assignment of least total distance in theta, as in the paper's
@@ -32,7 +32,7 @@ def parameter_errors(
     return weight_error, theta_error
 
 
-def misclustering_rate(labels: NumpyArray, predicted: NumpyArray) -> float:
+def misclustering_rate(labels: Array, predicted: Array) -> float:
     """Share of rows in the wrong group under the best relabelling of ``predicted``.
 
     Examples
@@ -43,7 +43,7 @@ def misclustering_rate(labels: NumpyArray, predicted: NumpyArray) -> float:
     return float(misclustering_by_site(np.zeros(len(labels), dtype=int), labels, predicted)[0])
 
 
-def misclustering_by_site(site: NumpyArray, labels: NumpyArray, predicted: NumpyArray) -> NumpyArray:
+def misclustering_by_site(site: Array, labels: Array, predicted: Array) -> Array:
     """The same for the rows of every site, numbered from 0, each relabelled as suits it best; ``(K,)``.
 
     Examples

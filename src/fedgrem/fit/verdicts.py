@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fedgrem.algorithms.base import WEIGHT_CAP
-from fedgrem.types import NumpyArray
+from fedgrem.kernels.center import WEIGHT_CAP
+from fedgrem.types import Array
 
 AT_CENTER, SIMILAR, OWN_ANSWER, SUSPECT, NOT_JUDGED = "at the center", "similar", "own answer", "suspect", "not judged"
 VERDICTS = (AT_CENTER, SIMILAR, OWN_ANSWER, SUSPECT, NOT_JUDGED)
@@ -40,13 +40,13 @@ CONTRADICTION = 10.0
 class Sightings(NamedTuple):
     """What is known of every site once the rounds and the last look are over."""
 
-    n_rows: NumpyArray
+    n_rows: Array
     """(K,)"""
-    log_likelihood: NumpyArray
+    log_likelihood: Array
     """(K,) of each site's own answer."""
-    deviance: NumpyArray
+    deviance: Array
     """(K,) twice what that gains over the center."""
-    fitted: NumpyArray
+    fitted: Array
     """(K,) sum over components of rows times squared distance of the fitted answer from the center, in noise units."""
     degrees: float
     """Parameters of the components, of which a deviance by chance has the mean."""
@@ -55,17 +55,17 @@ class Sightings(NamedTuple):
 class Scores(NamedTuple):
     """How unusual sites are, beside others."""
 
-    expected: NumpyArray
+    expected: Array
     """(K,) deviance that chance and the spread of the others explain."""
-    limit: NumpyArray
+    limit: Array
     """(K,) deviance beyond which a site is suspect."""
-    p_distance: NumpyArray
+    p_distance: Array
     """(K,) chance that an honest site is as far out."""
-    fit: NumpyArray
+    fit: Array
     """(K,) log-likelihood per row against the others', in robust standard deviations."""
-    p_fit: NumpyArray
+    p_fit: Array
     """(K,) chance that an honest site's rows are described as oddly as this, badly or all too well."""
-    impossible: NumpyArray
+    impossible: Array
     """(K,) whether a report cannot be true: worse than the center, or at odds with the answer it was fitted."""
 
 
@@ -79,7 +79,7 @@ def score(seen: Sightings, others: Sightings | None = None) -> Scores:
     return Scores(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def _pick(seen: Sightings, which: NumpyArray) -> Sightings:
+def _pick(seen: Sightings, which: Array) -> Sightings:
     return Sightings(
         seen.n_rows[which], seen.log_likelihood[which], seen.deviance[which], seen.fitted[which], seen.degrees
     )
@@ -98,13 +98,13 @@ def _score_one(site: Sightings, others: Sightings) -> tuple[float, ...]:
     total = float(np.minimum(others.n_rows, WEIGHT_CAP * middle_rows).sum())
     spread = max(0.0, float(np.median((others.deviance - degrees) / others.n_rows)))
 
-    def expect(rows: NumpyArray | float) -> NumpyArray:
+    def expect(rows: Array | float) -> Array:
         # The center is an estimate too. A site smaller than the middle one may deviate as much as that.
         return np.asarray(degrees * (1.0 + rows / total) + np.maximum(rows, middle_rows) * spread)
 
     chance = 2.0 / (9.0 * degrees)
 
-    def unusual(value: NumpyArray, rows: NumpyArray | float) -> NumpyArray:
+    def unusual(value: Array, rows: Array | float) -> Array:
         """About standard normal by chance."""
         return np.asarray((np.cbrt(np.maximum(value, 0.0) / expect(rows)) - 1.0 + chance) / np.sqrt(chance))
 
@@ -124,7 +124,7 @@ def _score_one(site: Sightings, others: Sightings) -> tuple[float, ...]:
 def _fit(n: float, log_likelihood: float, others: Sightings, degrees: float) -> float:
     """How a site's log-likelihood per row compares, in robust standard deviations for its size."""
 
-    def per_row(value: NumpyArray | float, rows: NumpyArray | float) -> NumpyArray:
+    def per_row(value: Array | float, rows: Array | float) -> Array:
         return np.asarray((value - 0.5 * degrees) / rows)  # less what is gained by fitting these very rows
 
     middle, scale = _middle_and_scale(per_row(others.log_likelihood, others.n_rows))
@@ -133,7 +133,7 @@ def _fit(n: float, log_likelihood: float, others: Sightings, degrees: float) -> 
     return float((per_row(log_likelihood, n) - middle) / scale)
 
 
-def _middle_and_scale(values: NumpyArray) -> tuple[float, float]:
+def _middle_and_scale(values: Array) -> tuple[float, float]:
     middle = float(np.median(values))
     return middle, 1.4826 * float(np.median(np.abs(values - middle)))
 
@@ -164,13 +164,13 @@ def student_tail(deviations: float, count: int, prior: float = 0.0) -> float:
     return float(stats.t.sf(deviations / scale, degrees))
 
 
-def p_value(scores: Scores) -> NumpyArray:
+def p_value(scores: Scores) -> Array:
     """The chance of evidence as odd as this at an honest site, ``(K,)``; 0 for a report that cannot be true."""
     both = np.minimum(1.0, 2.0 * np.fmin(scores.p_distance, scores.p_fit))
     return np.where(scores.impossible.astype(bool), 0.0, both)
 
 
-def words(scores: Scores, seen: Sightings, distance: NumpyArray, pull: NumpyArray, *, pulled: bool) -> NumpyArray:
+def words(scores: Scores, seen: Sightings, distance: Array, pull: Array, *, pulled: bool) -> Array:
     """One word per site, ``(K,)``.
 
     Parameters
@@ -190,13 +190,13 @@ def words(scores: Scores, seen: Sightings, distance: NumpyArray, pull: NumpyArra
     return np.where(np.isfinite(seen.deviance), found, NOT_JUDGED)  # a site may be away when it is asked
 
 
-def by_chance(seen: Sightings) -> NumpyArray:
+def by_chance(seen: Sightings) -> Array:
     """The deviance that 95 of 100 sites at the center stay below, ``(K,)``."""
     total = np.minimum(seen.n_rows, WEIGHT_CAP * np.median(seen.n_rows)).sum()
     return np.asarray(stats.chi2.ppf(0.95, seen.degrees) * (1.0 + seen.n_rows / total))
 
 
-def left_out(away: NumpyArray, weight: NumpyArray, threshold: NumpyArray | None) -> NumpyArray:
+def left_out(away: Array, weight: Array, threshold: Array | None) -> Array:
     r"""How far the center of any component moves, at most, when a site is left out, ``(K,)``, in noise units.
 
     One reweighting step from the center, exact where it is a mean: :math:`u_k \|\theta_k - c\| / \sum_{j \ne k} u_j`
@@ -217,11 +217,11 @@ def left_out(away: NumpyArray, weight: NumpyArray, threshold: NumpyArray | None)
     if threshold is not None:
         weight = weight * np.minimum(1.0, threshold / np.maximum(length, 1e-300))
     rest = np.maximum(np.nansum(weight, axis=0) - weight, 1e-300)
-    moved: NumpyArray = (weight * length / rest).max(axis=1)
+    moved: Array = (weight * length / rest).max(axis=1)
     return moved
 
 
-def left_out_of_median(away: NumpyArray) -> NumpyArray:
+def left_out_of_median(away: Array) -> Array:
     """The same where the center is the coordinate-wise median of the sites, ``(K,)``.
 
     Examples

@@ -13,14 +13,10 @@ whatever they report.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import entr
 
-from fedgrem.algorithms.base import WEIGHT_CAP
-from fedgrem.families.base import Family
-from fedgrem.kernels.responsibilities import row_posterior
-from fedgrem.types import FitResult, NumpyArray, Params, Score, SiteData
+from fedgrem.kernels.center import capped_rows
+from fedgrem.types import Array, FitResult
 
 CRITERIA = ("bic", "icl")
 TRIMMED = 0.3
@@ -29,26 +25,18 @@ LARGEST, PATIENCE = 20, 3
 """``"auto"`` goes up from 1 until the criterion has not improved for so many numbers, and at most to the largest."""
 
 
-def local_score(family: Family, data: SiteData, params: Params) -> Score:
-    """How well a mixture explains one site's rows, and how sure it is of their components."""
-    share, log_likelihood = row_posterior(family.log_density(data, params.theta, params.spread), params.weights)
-    used = data.row_weight > 0  # a row of weight 0 must not bring in an infinity of its own
-    value, unsure = (jnp.where(used, v, 0.0) for v in (log_likelihood, entr(share).sum(axis=0)))
-    return Score(data.row_weight.sum(), data.row_weight @ value, data.row_weight @ unsure)
-
-
 class Tally(NamedTuple):
     """What a criterion needs to know of one fit."""
 
     n_components: int
     site_names: tuple[str, ...]
-    n_rows: NumpyArray
+    n_rows: Array
     """(K,)"""
-    log_likelihood: NumpyArray
+    log_likelihood: Array
     """(K,) NaN where a site did not say."""
-    entropy: NumpyArray
+    entropy: Array
     """(K,) of the rows' components given the rows, in nats; NaN where a site did not say."""
-    own: NumpyArray
+    own: Array
     """(K,) free parameters that only the site's own rows know."""
     shared: int
     """Free parameters of the center."""
@@ -60,13 +48,13 @@ class Tally(NamedTuple):
     """Messages to every site that the fit took."""
 
 
-def tally(result: FitResult, *, in_one_pot: bool = False, log_scale: float = 0.0) -> Tally:
+def tally(result: FitResult, *, pooled: bool = False, log_scale: float = 0.0) -> Tally:
     """Count the parameters of a fit that was scored.
 
     Parameters
     ----------
-    result : of a fit with ``Plan.score``.
-    in_one_pot : whether every site was given one answer to all rows, which is then one site's.
+    result : of a fit with ``FitSpec.score``.
+    pooled : whether every site was given the one answer to all rows, which is then one site's.
     log_scale : what the units of the fit add to the log density of a row.
     """
     assert result.log_likelihood is not None
@@ -74,13 +62,13 @@ def tally(result: FitResult, *, in_one_pot: bool = False, log_scale: float = 0.0
     n_components, n_parameters = result.theta.shape[1:]
     n_rows, names = result.n_rows, result.site_names
     log_likelihood, entropy = result.log_likelihood, result.entropy
-    free = _free(result.distance, n_parameters, result.history.get("penalty", np.zeros(0)), n_rows)
+    free = _free(result.distance, n_parameters, result.influence.threshold)
     blocks = [(result.distance == 0.0, n_parameters, free)]
-    if result.spread is not None and result.center_spread is not None:
-        at_center = np.isclose(result.spread, result.center_spread, rtol=1e-9, atol=1e-12).all(axis=-1)
-        size = result.spread.shape[-1]
+    if result.noise is not None and result.center_noise is not None:
+        at_center = np.isclose(result.noise, result.center_noise, rtol=1e-9, atol=1e-12).all(axis=-1)
+        size = result.noise.shape[-1]
         blocks.append((at_center, size, size * ~at_center))
-    if in_one_pot:
+    if pooled:
         n_rows, names = n_rows.sum(keepdims=True), names[:1]
         log_likelihood, entropy = log_likelihood[:1], entropy[:1]
         blocks = [(np.ones_like(at_center[:1]), size, np.zeros_like(free[:1])) for at_center, size, free in blocks]
@@ -89,7 +77,7 @@ def tally(result: FitResult, *, in_one_pot: bool = False, log_scale: float = 0.0
         own += free.sum(axis=1)
         for here in at_center.T[at_center.any(axis=0)]:
             shared += size
-            cost += 0.5 * size * np.log(max(1.0, _capped(n_rows)[here].sum()))
+            cost += 0.5 * size * np.log(max(1.0, capped_rows(n_rows)[here].sum()))
     exchanges = result.cost["start_exchanges"] + result.n_rounds + 1
     return Tally(
         n_components=n_components,
@@ -106,19 +94,18 @@ def tally(result: FitResult, *, in_one_pot: bool = False, log_scale: float = 0.0
     )
 
 
-def _free(distance: NumpyArray, n_parameters: int, penalty: NumpyArray, n_rows: NumpyArray) -> NumpyArray:
+def _free(distance: Array, n_parameters: int, threshold: Array) -> Array:
     r"""Degrees of freedom of every site's components, ``(K, R)``: none at the center, fewer than q near it.
 
     A group that is shrunk from a distance d + tau to d has 1 + (q - 1) d / (d + tau) of them (Yuan and Lin, 2006): one
     that is barely off the center costs little more than one that is on it, and the choice does not hang on which it is.
     """
-    pull = (penalty[-1] if len(penalty) else 0.0) / np.sqrt(n_rows)[:, None]
     off = distance > 0
-    kept = distance / np.where(off, distance + pull, 1.0)
+    kept = distance / np.where(off, distance + threshold, 1.0)
     return np.where(off, 1.0 + (n_parameters - 1.0) * kept, 0.0)
 
 
-def criteria(tallies: Sequence[Tally]) -> dict[str, NumpyArray]:
+def criteria(tallies: Sequence[Tally]) -> dict[str, Array]:
     """The curve: columns of equal length, by the number of components.
 
     ``bic`` and ``icl`` are to be as small as possible. With fewer than three sites ``log_likelihood`` is the sum over
@@ -127,7 +114,7 @@ def criteria(tallies: Sequence[Tally]) -> dict[str, NumpyArray]:
     tallies = sorted(tallies, key=lambda one: one.n_components)
     names = [name for name in tallies[0].site_names if all(name in one.site_names for one in tallies)]
 
-    def of_sites(values: list[NumpyArray]) -> NumpyArray:
+    def of_sites(values: list[Array]) -> Array:
         """(M, K) for the sites that took part in every fit."""
         return np.stack(
             [v[[one.site_names.index(name) for name in names]] for one, v in zip(tallies, values, strict=True)]
@@ -150,7 +137,7 @@ def criteria(tallies: Sequence[Tally]) -> dict[str, NumpyArray]:
     }
 
 
-def robust_total(value: NumpyArray, n_rows: NumpyArray) -> NumpyArray:
+def robust_total(value: Array, n_rows: Array) -> Array:
     """The sum over sites of ``value`` (M, K), for each of M fits in order, that a minority of sites cannot move far.
 
     The first is the number of rows times a trimmed mean per row, and each further one adds the trimmed mean of what the
@@ -164,13 +151,13 @@ def robust_total(value: NumpyArray, n_rows: NumpyArray) -> NumpyArray:
     >>> robust_total(np.array([[-9.0, -7.0, -8.0], [-8.0, -6.0, 1e9]]), np.array([3.0, 3.0, 3.0])).tolist()
     [-24.0, -21.0]
     """
-    weight = _capped(n_rows)
+    weight = capped_rows(n_rows)
     with np.errstate(invalid="ignore", over="ignore"):
         leads = np.diff(value, axis=0, prepend=0.0) / n_rows
     return np.asarray(np.cumsum([weight.sum() * _trimmed_mean(lead, weight) for lead in leads]))
 
 
-def _trimmed_mean(lead: NumpyArray, weight: NumpyArray) -> float:
+def _trimmed_mean(lead: Array, weight: Array) -> float:
     """Over sites: without the largest and the smallest, the others by their rows."""
     heard = np.flatnonzero(np.isfinite(lead))
     if not len(heard):
@@ -180,11 +167,7 @@ def _trimmed_mean(lead: NumpyArray, weight: NumpyArray) -> float:
     return float(np.average(lead[kept], weights=weight[kept]))
 
 
-def _capped(n_rows: NumpyArray) -> NumpyArray:
-    return np.asarray(np.minimum(n_rows, WEIGHT_CAP * np.median(n_rows)))
-
-
-def best_number(curve: dict[str, NumpyArray], criterion: str) -> int:
+def best_number(curve: dict[str, Array], criterion: str) -> int:
     """The number of components with the least criterion, the smaller of two alike."""
     return int(curve["n_components"][int(np.argmin(curve[criterion]))])
 

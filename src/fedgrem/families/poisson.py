@@ -1,0 +1,84 @@
+"""Counts: components of independent Poisson columns."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import gammaln
+
+from fedgrem.data.stack import Stack
+from fedgrem.families.base import ExponentialFamily, KnownNoise, log_weights, with_ones
+from fedgrem.families.information import louis
+from fedgrem.families.seeding import far_rows
+from fedgrem.types import Array, Params, Sums
+
+LEAST_RATE = 1e-6
+"""Of a column in which a component has only zeros."""
+
+
+@dataclass(frozen=True)
+class Poisson(KnownNoise, ExponentialFamily):
+    """Counts: column j of component r has rate ``exp(theta_rj)``."""
+
+    name: ClassVar[str] = "poisson"
+    has_target: ClassVar[bool] = False
+    joint_starts: ClassVar[int] = 0
+    path_steps: ClassVar[int] = 10
+
+    def n_parameters(self, n_features: int) -> int:
+        """A log rate per column."""
+        return n_features
+
+    def features(self, stack: Stack) -> Array:
+        """``(1, x)``."""
+        return with_ones(stack.rows)
+
+    def rest(self, stack: Stack) -> Array:
+        """``log x!``, which no component changes."""
+        return np.asarray((stack.weight * gammaln(1.0 + stack.rows).sum(axis=-1)).sum(axis=1, keepdims=True))
+
+    def natural(self, weights: Array, theta: Array, scale: Any) -> Array:
+        """``log w`` less the sum of the rates, and the log rates."""
+        offset = log_weights(weights) - np.exp(theta).sum(axis=-1)
+        return np.concatenate([offset[..., None], theta], axis=-1)
+
+    def rows_part(self, rest: Array, n_rows: Array, scale: Any) -> Array:
+        """Minus the sum of ``log x!``."""
+        return -rest[..., 0]
+
+    def row_part(self, stack: Stack, scale: Any, lead: tuple[int, ...]) -> Array:
+        """Minus ``log x!``."""
+        own = -gammaln(1.0 + stack.rows).sum(axis=-1)
+        return np.asarray(own.reshape(len(stack), *(1,) * (len(lead) - 1), -1))
+
+    def gradient(self, sums: Sums, theta: Array) -> tuple[Array, Array | None]:
+        """Counts less rates; the curvature is at most that at whichever of theta and the M-step is larger."""
+        rates = np.exp(theta)
+        held = sums.held[..., None]
+        curvature = np.maximum(held * rates, sums.features[..., 1:]).max(axis=-1)
+        return sums.features[..., 1:] - held * rates, curvature
+
+    def solve(self, sums: Sums, theta: Array) -> Array:
+        """Logs of mean counts; a component that holds nothing stays where it is."""
+        held = sums.held[..., None]
+        rates = np.maximum(sums.features[..., 1:] / np.where(held > 0, held, 1.0), LEAST_RATE)
+        return np.where(held > 0, np.log(rates), theta)
+
+    def draw(self, stack: Stack, seed: int, purpose: str, n_init: int, n_components: int, noise: Array | None) -> Array:
+        """Rows far from each other in square roots, in which counts vary alike, each half way to the site's mean."""
+        roots = np.sqrt(stack.rows)
+        chosen = far_rows(stack, roots, seed, purpose, n_init, n_components)
+        mean = (stack.weight[:, None] @ stack.rows)[:, None] / stack.n_rows[:, None, None, None]
+        return np.asarray(np.log(0.5 * chosen**2 + 0.5 * mean + LEAST_RATE))
+
+    def information(self, stack: Stack, params: Params) -> Array:
+        """By the scores of every row."""
+        posterior, _ = self.row_scores(stack, params)
+        held = (posterior * stack.weight[:, None]).sum(axis=-1)
+        rates = np.exp(params.theta)
+        complete = (held[..., None] * rates)[..., None] * np.eye(rates.shape[-1])
+
+        def scores(place: slice, r: int) -> tuple[Array, None]:
+            return stack.rows[:, place] - rates[:, r, None], None
+
+        return louis(stack, params, posterior, scores, complete, None)

@@ -1,0 +1,10 @@
+"""The families by name: what a site agrees to fit. A user's own density is code, and code does not travel."""
+
+from typing import Any
+
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.poisson import Poisson
+from fedgrem.families.regression import LinearRegression
+
+FAMILIES: dict[str, Any] = {family.name: family for family in (Gaussian, LinearRegression, Poisson)}
+"""name -> class; every row runs through the conformance tests."""

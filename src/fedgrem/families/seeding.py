@@ -1,0 +1,70 @@
+"""Drawing rows of every site, by weight, so that padding is never drawn and a row of weight 2 counts as two rows."""
+
+from math import log
+
+import numpy as np
+
+from fedgrem.data.stack import CACHE, Stack
+from fedgrem.types import Array
+
+
+def draw_rows(stack: Stack, uniforms: Array) -> Array:
+    """Places of rows, ``(c, ...)`` like ``uniforms``, each with probability proportional to its weight."""
+    places = [
+        np.minimum(np.searchsorted(total, u * total[-1], side="right"), np.searchsorted(total, total[-1]))
+        for total, u in zip(np.cumsum(stack.weight, axis=1), uniforms, strict=True)
+    ]
+    return np.stack(places)
+
+
+def far_rows(stack: Stack, rows: Array, seed: int, purpose: str, n_init: int, n_components: int) -> Array:
+    """Greedy k-means++: rows far from each other, ``(c, n_init, R, p)``.
+
+    Each next row is the best of a few drawn with probability proportional to their squared distance from the rows
+    chosen so far.
+    """
+    n_trials = 2 + int(log(n_components))
+    uniforms = stack.uniforms(seed, purpose, (n_init, n_components, n_trials))
+    at_once = max(1, CACHE // max(1, rows.shape[1] * n_trials * n_init))
+    parts = [
+        _far_rows(rows[a : a + at_once], stack.weight[a : a + at_once], uniforms[a : a + at_once])
+        for a in range(0, len(stack), at_once)
+    ]
+    return np.concatenate(parts)
+
+
+def _far_rows(rows: Array, weight: Array, uniforms: Array) -> Array:
+    c, n_init, n_components, _ = uniforms.shape
+    # Distances from one matrix product, about the mean of all rows to keep the digits.
+    middle = (weight[:, None] @ rows) / weight.sum(axis=1)[:, None, None]
+    about = rows - middle
+    square = np.vecdot(about, about)
+    site = np.arange(c)[:, None, None]
+
+    def pick(density: Array, u: Array) -> Array:
+        """Places ``(c, n_init, trials)`` drawn from densities ``(c, n_init, n)``."""
+        total = np.cumsum(density, axis=-1)
+        below = total[:, :, None] <= (u * total[..., -1:])[..., None]
+        last = (total < total[..., -1:]).sum(axis=-1, keepdims=True)
+        return np.asarray(np.minimum(below.sum(axis=-1), last))
+
+    def distances(places: Array) -> tuple[Array, Array]:
+        chosen = about[site, places]
+        flat = chosen.reshape(c, -1, rows.shape[-1])
+        found = np.vecdot(flat, flat)[..., None] - 2.0 * (flat @ about.swapaxes(-1, -2)) + square[:, None]
+        return chosen, np.maximum(found, 0.0).reshape(*places.shape, -1)
+
+    even = np.broadcast_to(weight[:, None], (c, n_init, weight.shape[1]))
+    first, away = distances(pick(even, uniforms[:, :, 0, :1]))
+    found, nearest = [first[:, :, 0]], away[:, :, 0]
+    for r in range(1, n_components):
+        potential = weight[:, None] * nearest
+        density = np.where(potential.sum(axis=-1, keepdims=True) > 0, potential, even)
+        tried, away = distances(pick(density, uniforms[:, :, r]))
+        after = np.minimum(away, nearest[:, :, None])
+        left = (after @ weight[:, None, :, None])[..., 0]
+        # The first of those that tie but for rounding.
+        best = (left <= left.min(axis=-1, keepdims=True) * (1.0 + 1e-6)).argmax(axis=-1)[:, :, None, None]
+        found.append(np.take_along_axis(tried, best, axis=2)[:, :, 0])
+        nearest = np.take_along_axis(after, best, axis=2)[:, :, 0]
+    return np.stack(found, axis=2) + middle[:, None]

@@ -1,0 +1,1 @@
+"""A fit as one conversation between a center and its sites."""

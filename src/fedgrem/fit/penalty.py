@@ -1,0 +1,211 @@
+"""The choice of the penalty: a path of fits from "each alone" to "one for all", judged on rows they have not seen.
+
+Every site cuts its rows in two by chance (or, where rows are few, in four). For each penalty of the path two fits are
+played, each without one of the first two parts of every site, all in the same messages; then each site says how much
+better each penalty describes these rows, by the fit that has not seen them, than fitting alone does. The center puts
+these gains together, robustly, and picks.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedgrem.algorithms.base import Algorithm, Pull
+from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
+from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.starts import Starts
+from fedgrem.fit.tasks import MOST_PER_ROW, PathReply, PathRequest, ScoreReply, ScoreRequest
+from fedgrem.types import Array, Broadcast, Params, map_arrays
+
+PENALTIES = (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, np.inf)
+"""The path. It begins with fitting alone, which all others are compared with."""
+NOISE_PENALTIES = (0.0, 0.0, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0, np.inf)
+"""The path of the noise, as long as the other; it too begins with fitting alone."""
+MEANWHILE = 1.0
+"""The penalty of everything else while that of the noise is chosen."""
+ROUNDS, NOISE_ROUNDS = 8, 4
+"""Of every fit on the path: enough to tell penalties apart, and not to settle the last digits. The noise is found
+sooner."""
+MEMORY = 5
+"""Steps of the center that fits on the path extrapolate from."""
+TOGETHER = 2.8
+"""The largest penalty whose fit the sites may begin the rounds at."""
+TRIMMED = 0.25
+"""Share of the sites left out at either end when gains are put together: what a minority sends does not matter."""
+RELEASED = 3.0
+"""Standard errors of a loss beyond which a site is fitted alone: of dozens of sites some lose by two of them by chance,
+and fitting those alone costs more than the pull does."""
+ENOUGH = 20.0
+"""Rows per component of the middle site with which half of them are enough to fit."""
+
+
+class Choice(NamedTuple):
+    """What came of it."""
+
+    penalty: float
+    noise_penalty: float
+    """Of the noise; chosen if it is estimated and was not given."""
+    penalties: Array
+    """(M,) the path."""
+    gain: Array
+    """(M,) trimmed mean over the sites of their gains per held-out row over fitting alone."""
+    error: Array
+    """(M,) standard error of what each penalty is behind the best one."""
+    site_gain: Array
+    """(K, M)"""
+    site_error: Array
+    """(K, M)"""
+    noise_penalties: Array
+    """(M,) the path of the noise; empty if there was none."""
+    noise_gain: Array
+    """(M,)"""
+    noise_error: Array
+    """(M,)"""
+
+    def at_choice(self) -> tuple[Array, Array]:
+        """(K,) and (K,): each site's gain at the chosen penalty, and its standard error."""
+        place = int(np.flatnonzero(self.penalties == self.penalty)[0])
+        return self.site_gain[:, place], self.site_error[:, place]
+
+    def as_arrays(self, local_only: Array) -> dict[str, Array]:
+        """Everything by name, what each site gains, and which sites were given their own fit."""
+        arrays = {name: np.asarray(value) for name, value in self._asdict().items()}
+        gain, error = self.at_choice()
+        return arrays | {"chosen_gain": gain, "chosen_error": error, "local_only": local_only}
+
+    def losers(self) -> Array:
+        """(K,) which sites clearly lose by being pulled with the chosen penalty."""
+        gain, error = self.at_choice()
+        return np.asarray(gain < -RELEASED * error)
+
+
+class Trip(NamedTuple):
+    """What the sites said of one path."""
+
+    gain: Array
+    """(K, M)"""
+    error: Array
+    """(K, M)"""
+    params: Params
+    """(K, 2, M, ...) where the fits ended."""
+
+
+def for_path(algorithm: Any, steps: int) -> Algorithm:
+    """The algorithm in few rounds, whatever its own options say of them."""
+    found: Algorithm = replace(algorithm, local_steps=steps, memory=MEMORY)
+    return found
+
+
+def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]]:
+    """Play the path from aligned starts ``(K, ...)`` and pick.
+
+    Also returns where the sites are to begin the fit: at their starts or, in families with many poor optima (those with
+    joint starts), where a strong pull has taken a site, if that serves it better than fitting alone. Alone, each is in
+    an optimum of its own; from there even the right pull may not bring it back.
+
+    Where the noise is estimated and its penalty not given, that is chosen first, on a path of its own: far more numbers
+    are shrunk there than in a component's mean, and what is good for one is not good for the other. With a given
+    penalty, the path only tells what the sites gain by it, and they begin at their starts.
+    """
+    params = starts.params
+    given = spec.penalty
+    penalties = PENALTIES if given is None else (0.0, float(given))
+    fixed = getattr(spec.algorithm, "noise_penalty", None)
+    noise, said = (np.zeros(0), np.zeros(0), np.zeros(0)), 0
+    if params.noise is not None and fixed is None and given is None:
+        others = (0.0, *(MEANWHILE,) * (len(NOISE_PENALTIES) - 1))
+        trip = yield from walk(spec, starts, others, NOISE_PENALTIES, NOISE_ROUNDS, 0)
+        place, noise_gain, noise_error = pick(trip.gain, NOISE_PENALTIES)
+        noise, fixed, said = (np.array(NOISE_PENALTIES), noise_gain, noise_error), NOISE_PENALTIES[place], NOISE_ROUNDS
+    along = penalties if fixed is None else (0.0, *(float(fixed),) * (len(penalties) - 1))
+    trip = yield from walk(spec, starts, penalties, along, ROUNDS, said)
+    place, gain, error = pick(trip.gain, penalties)
+    penalty = float(penalties[place]) if given is None else float(given)
+    if given is None and spec.family.joint_starts > 0:
+        params = _begin_together(params, trip, penalties)
+    choice = Choice(
+        penalty, penalty if fixed is None else float(fixed), np.array(penalties), gain, error, trip.gain, trip.error,
+        *noise,
+    )  # fmt: skip
+    return choice, params
+
+
+def _begin_together(params: Params, trip: Trip, penalties: tuple[float, ...]) -> Params:
+    """Where the sites begin: at the fit with a strong pull, or, where that loses on held-out rows, at their starts."""
+    place = max(m for m, penalty in enumerate(penalties) if penalty <= TOGETHER)
+    gains = trip.gain[:, place] > 0
+
+    def first(start: Array, fits: Array) -> Array:
+        return np.where(gains.reshape(-1, *(1,) * (start.ndim - 1)), fits[:, 0, place], start)
+
+    begin: Params = map_arrays(first, params, trip.params)
+    return begin
+
+
+def walk(
+    spec: FitSpec,
+    starts: Starts,
+    penalties: tuple[float, ...],
+    noise_penalties: tuple[float, ...],
+    rounds: int,
+    said: int,
+) -> Phase[Trip]:
+    """Play the fits of a path, two for each penalty, and let the sites judge them."""
+    family, n_sites, count = spec.family, len(starts.n_rows), len(penalties)
+    algorithm = for_path(spec.algorithm, family.path_steps)
+    enough = float(np.median(starts.n_rows)) >= ENOUGH * spec.n_components
+    parts = np.full(n_sites, 2 if enough else 4)
+    fits: Params = map_arrays(
+        lambda leaf: np.broadcast_to(leaf[:, None, None], (n_sites, 2, count, *leaf.shape[1:])), starts.params
+    )
+    constants = (np.broadcast_to(np.array(c, dtype=float), (2, count)) for c in (penalties, noise_penalties))
+    # The rows that a fit may see decide its pull: half of them, or three quarters.
+    central = algorithm.begin(family, fits, starts.n_rows * (1.0 - 1.0 / parts), Pull(*constants, everyone(n_sites)))
+    for number in range(1, rounds + 1):
+        told = Progress("penalties", said + number, ROUNDS + NOISE_ROUNDS * (said > 0 or rounds == NOISE_ROUNDS), float("nan"))
+        mail: Broadcast = algorithm.broadcast(family, central)
+        replies = yield Ask("path_step", PathRequest(parts, mail), told)
+        reply: PathReply = replies.mail
+        central, _ = algorithm.central_step(family, central, reply.fits, replies.present)
+    replies = yield Ask("path_score", ScoreRequest(parts, central.params))
+    judged: ScoreReply = replies.mail
+    return Trip(judged.gain, judged.error, central.params)
+
+
+
+
+def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES) -> tuple[int, Array, Array]:
+    """Which penalty of the path to take, given what every site gains by each, ``(K, M)``.
+
+    The largest finite one that is within one standard error of the best finite one: where penalties do equally well,
+    sites that agree exactly are easier to read than sites that nearly do, and any finite one leaves an odd site a way
+    out. Gains are trimmed means over the sites, and the error is that of the trimmed mean of the differences from the
+    best, from their winsorized variance.
+
+    Returns
+    -------
+    its place, (M,) the trimmed means, (M,) the standard errors.
+
+    Examples
+    --------
+    >>> gain = np.array([[0.0, 0.20, 0.21], [0.0, 0.22, 0.20], [0.0, 0.18, 0.19], [0.0, 0.21, -9.0]])
+    >>> pick(gain, (0.0, 1.0, 2.0))[0]
+    2
+    """
+    worst = 2.0 * MOST_PER_ROW
+    gain = np.clip(np.nan_to_num(gain, nan=-worst, posinf=worst, neginf=-worst), -worst, worst)
+    n_sites = len(gain)
+    cut = int(TRIMMED * n_sites)
+    middle = slice(cut, n_sites - cut)
+    common = np.asarray(np.sort(gain, axis=0)[middle].mean(axis=0))
+    best = int(np.argmax(common))
+    behind = np.sort(gain[:, [best]] - gain, axis=0)
+    tame = np.clip(behind, behind[cut], behind[n_sites - 1 - cut])
+    kept = (n_sites - 2 * cut) / n_sites
+    error = tame.std(axis=0, ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.zeros(len(common))
+    finite = np.isfinite(penalties)
+    close = np.flatnonzero((behind[middle].mean(axis=0) <= error) & finite)
+    # Where only the infinite one is that good, the best finite one comes closest: any finite one leaves a way out.
+    place = int(close[-1]) if len(close) else int(np.argmax(np.where(finite, common, -np.inf)))
+    return place, common, np.asarray(error)

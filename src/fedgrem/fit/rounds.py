@@ -1,0 +1,171 @@
+"""The rounds: local steps, a central step and bookkeeping, until the sites have settled."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedgrem.families.base import Family
+from fedgrem.fit.conversation import Ask, Phase, Progress
+from fedgrem.fit.spec import FitSpec
+from fedgrem.kernels.center import row_norm
+from fedgrem.types import Array, Central, Influence, Params, Upload
+
+SETTLED_ERRORS = 0.003
+"""A site also counts as settled when it moves by less than this many standard errors in a round, and less where a tighter
+tolerance is asked for: its rows leave far more open than that."""
+
+
+class RoundRecord(NamedTuple):
+    """What the history keeps of one round."""
+
+    log_likelihood: Array
+    """(K,) of the parameters each site received, as it last said."""
+    movement: Array
+    """(K,) relative movement of each site's parameters, when it was last heard; infinity before."""
+    center_movement: Array
+    """() relative movement of the center."""
+    penalty: Array
+    """() lambda."""
+    distance: Array
+    """(K,) largest distance over components of a site from the center, in units of the common noise."""
+    solver_iterations: Array
+    """() of the central problem."""
+    movement_in_errors: Array
+    """(K,) movement of each site's parameters in units of about their standard errors, when it was last heard."""
+    solver_gap: Array
+    """() gradient norm of the central problem at its solution, in units of the common noise: the certificate."""
+
+
+class Played(NamedTuple):
+    """Where the rounds ended."""
+
+    central: Central
+    influence: Influence
+    n_rounds: int
+    stopped: bool
+    settled: Array
+    """(K,)"""
+    history: dict[str, Array]
+
+
+def play_rounds(spec: FitSpec, central: Central) -> Phase[Played]:
+    """Play rounds until all sites and the center are settled, or all but a few have been for half as long again."""
+    family, algorithm, n_sites = spec.family, spec.algorithm, len(central.n_rows)
+    errors = min(SETTLED_ERRORS, 3000.0 * spec.tol) if _knows_errors(family) else 0.0
+    records: list[RoundRecord] = []
+    last = RoundRecord(*(np.full(n_sites, np.nan), np.full(n_sites, np.inf)), *np.zeros((4, 1)),
+                       np.full(n_sites, np.inf), np.zeros(1))  # fmt: skip
+    influence = Influence(*np.zeros((2, *central.params.weights.shape)), *np.zeros((3, 1)))
+    settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
+    for played in range(1, spec.max_rounds + 1):
+        asked = algorithm.invited(spec.seed, played - 1, n_sites)
+        told = Progress("rounds", played, spec.max_rounds, movement)
+        mail = algorithm.broadcast(family, central)
+        replies = yield Ask("step", mail, told, to=None if asked.all() else asked, optional=True)
+        uploads: Upload = replies.mail
+        after, influence = algorithm.central_step(family, central, uploads, replies.present)
+        last = _record(family, central, after, uploads, influence, replies.present, last)
+        records.append(last)
+        center_in_errors = _center_in_errors(family, central, after)
+        central = after
+        movement = float(np.median(last.movement))
+        settled = (last.movement < spec.tol) | (last.movement_in_errors < errors)
+        center_settled = bool(last.center_movement < spec.tol or center_in_errors < errors)
+        moving = int((~settled).sum())
+        few = center_settled and moving <= tolerated_stragglers(n_sites)
+        since = (since or played) if few else 0
+        # A straggler thus gets at most 50% more rounds than the others needed, plus ten.
+        stopped = (center_settled and moving == 0) or (since > 0 and played >= 1.5 * since + 10)
+        if stopped:
+            break
+    history = {
+        name: np.stack([np.asarray(getattr(record, name)) for record in records]) for name in RoundRecord._fields
+    }
+    history = {name: kept.reshape(len(records), *kept.shape[1:]) for name, kept in history.items()}
+    return Played(central, influence, len(records), stopped, settled, history)
+
+
+def _knows_errors(family: Family) -> bool:
+    """What a standard error of a parameter of the user's own is about, nobody knows beforehand."""
+    return family.name != "own"
+
+
+def tolerated_stragglers(n_sites: int) -> int:
+    """How many odd sites may still creep when the rest is settled: one in four, and one where there are 3."""
+    return 0 if n_sites < 3 else max(1, n_sites // 4)
+
+
+def _record(
+    family: Family,
+    before: Central,
+    after: Central,
+    uploads: Upload,
+    influence: Influence,
+    present: Array,
+    last: RoundRecord,
+) -> RoundRecord:
+    def heard(new: Array, old: Array) -> Array:
+        """What is new of the sites that answered, and what was last known of the others."""
+        return new if present.all() else np.where(present, new, old)
+
+    return RoundRecord(
+        log_likelihood=heard(uploads.log_likelihood, last.log_likelihood),
+        movement=heard(_movement(before.params, after.params), last.movement),
+        center_movement=np.max(_relative(before.center, after.center)),
+        penalty=np.asarray(influence.penalty),
+        distance=distances(family, after).max(axis=1),
+        solver_iterations=influence.iterations,
+        movement_in_errors=heard(_in_errors(family, before, after), last.movement_in_errors),
+        solver_gap=influence.gap,
+    )
+
+
+def _shared_rows(central: Central) -> tuple[Array, Array, Array]:
+    """Rows held (K, R), whether a component sits on the center, and the rows of all that do (R,)."""
+    held = np.maximum(central.params.weights * central.n_rows[:, None], 1.0)
+    there = (central.params.theta == central.center).all(axis=-1)
+    return held, there, np.where(there, held, 0.0).sum(axis=0)
+
+
+def _in_errors(family: Family, before: Central, after: Central) -> Array:
+    """Movement of the sites ``(K,)`` in units of about their standard errors.
+
+    Those of a parameter in units of the noise are about ``1 / sqrt(rows)``, of the rows that a component holds: at one
+    site or, where components sit on the center, at all of these together.
+    """
+    params, rows = after.params, after.n_rows[:, None]
+    held, there, common = _shared_rows(after)
+    theta = row_norm(family.to_noise(params.theta - before.params.theta, after.noise))
+    theta *= np.sqrt(np.where(there, common, held))
+    of_weights = np.sqrt(np.maximum(params.weights * (1.0 - params.weights), 1.0 / rows) / rows)
+    weights = np.abs(params.weights - before.params.weights) / of_weights
+    moved = np.maximum(theta, weights).max(axis=1)
+    if params.noise is not None and before.params.noise is not None:
+        noise = np.abs(params.noise - before.params.noise).max(axis=(1, 2)) * np.sqrt(2.0 * after.n_rows)
+        moved = np.maximum(moved, noise)
+    return np.asarray(moved)
+
+
+def _center_in_errors(family: Family, before: Central, after: Central) -> float:
+    """Movement of the center in units of about its standard errors."""
+    held, _, common = _shared_rows(after)
+    length = row_norm(family.to_noise(after.center - before.center, after.noise))
+    return float(np.max(length * np.sqrt(np.maximum(common, np.median(held, axis=0)))))
+
+
+def distances(family: Family, central: Central) -> Array:
+    """Of every site's components from the center, ``(K, R)``, in units of the common noise; 0 for those on it."""
+    return row_norm(family.to_noise(central.params.theta - central.center, central.noise))
+
+
+def _relative(before: Array, after: Array) -> Array:
+    return np.asarray(row_norm(after - before) / (1.0 + row_norm(before)))
+
+
+def _movement(before: Params, after: Params) -> Array:
+    """Largest movement over a site's components, relative for theta and absolute for the rest, ``(K,)``."""
+    theta = _relative(before.theta, after.theta).max(axis=1)
+    moved = np.maximum(theta, np.abs(after.weights - before.weights).max(axis=1))
+    if before.noise is None or after.noise is None:
+        return np.asarray(moved)
+    return np.maximum(moved, np.abs(after.noise - before.noise).max(axis=(1, 2)))

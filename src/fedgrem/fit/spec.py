@@ -1,0 +1,208 @@
+"""What is to be fitted, in plain words and numbers: the only description of a fit, at the center and at the sites.
+
+No code travels: a spec names a family and an algorithm of the installed package, and anything else is refused.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.center_rules import CENTER_RULES
+from fedgrem.algorithms.registry import ALGORITHMS
+from fedgrem.data.units import UnitsPlan
+from fedgrem.errors import InputError
+from fedgrem.families.base import Family
+from fedgrem.families.covariance import STRUCTURES
+from fedgrem.families.registry import FAMILIES
+from fedgrem.types import Params
+
+PAPERS_PENALTY = 2.0
+MOST_PARAMETERS = 400
+"""Weights and component parameters of a site up to which standard errors are worth their message."""
+COUNTS = {"n_components": 1000, "n_init": 1000, "max_rounds": 1_000_000, "local_steps": 1000, "levels": 65536}
+"""The most that a site will work for."""
+Alignment = Literal["assignment", "stepwise", "exhaustive", "none"]
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    """How starts are found."""
+
+    n_init: int = 10
+    """Restarts at each site."""
+    short: int = 20
+    """EM iterations from every restart."""
+    long: int = 100
+    """Further EM iterations from the best restart, and from every candidate of the exchange."""
+    restart_rows: int | None = None
+    """About how many rows of a larger site restarts look at; the best goes on with all. None is all for these too."""
+    alignment: Alignment = "assignment"
+    """How components of the sites are matched; "none" takes given starts as they are labelled."""
+    joint_starts: int | None = None
+    """Joint starts that all sites improve together before the exchange; None leaves it to the family, 0 is none."""
+
+
+@dataclass(frozen=True)
+class FitSpec:
+    """A fit, before anybody's rows are known."""
+
+    family: Family
+    algorithm: Algorithm
+    n_components: int
+    penalty: float | None = None
+    """C; None chooses it on held-out rows."""
+    fallback: bool = True
+    """Whether sites that clearly lose by being pulled, on held-out rows, are fitted alone."""
+    start: StartPlan = field(default_factory=StartPlan)
+    max_rounds: int = 1000
+    tol: float = 1e-6
+    """Relative movement below which a site counts as settled; 0 plays exactly ``max_rounds``."""
+    seed: int = 0
+    units: UnitsPlan = UnitsPlan(standardize=False)
+    missing: bool = False
+    """Whether cells may be missing."""
+    score: bool = False
+    """Whether sites are asked at the end how well the fit explains their rows."""
+    look: bool = True
+    """Whether sites take a last look from the center after the rounds, for the verdicts."""
+    standard_errors: bool | None = None
+    """Whether the fit ends with an exchange about the precision of its parameters; None where that is no large one."""
+    columns: tuple[str, ...] | None = None
+    """Column names, in order, that a site compares with its own; None asks for no names."""
+    given: Params | None = field(default=None, compare=False)
+    """Starts ``(K, R), (K, R, q)``, in the units of the fit, instead of searching for them."""
+
+    @property
+    def start_penalty(self) -> float:
+        """C by which sites weigh a distance from the common start: the paper's, if it is to be chosen."""
+        return PAPERS_PENALTY if self.penalty is None else self.penalty
+
+    def wants_errors(self, n_parameters: int) -> bool:
+        """Whether to ask for standard errors."""
+        small = self.n_components * (1 + n_parameters) <= MOST_PARAMETERS
+        return small if self.standard_errors is None else self.standard_errors
+
+    def as_plain(self) -> dict[str, Any]:
+        """Words, numbers, lists and dicts, for JSON."""
+        plain: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            plain[one.name] = _plain(value)
+        plain["units"] = self.units._asdict()
+        if self.given is not None:
+            plain["given"] = {k: None if v is None else np.asarray(v).tolist() for k, v in self.given._asdict().items()}
+        return plain
+
+    def to_json(self) -> str:
+        """One line of JSON; :func:`read_spec` is the way back."""
+        return json.dumps(self.as_plain())
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        named = {"name": value.name} if hasattr(value, "name") else {}
+        return named | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)  # JSON has no infinity
+    return list(value) if isinstance(value, tuple) else value
+
+
+def read_spec(plain: Any) -> FitSpec:
+    """The spec of a job, from JSON or what JSON holds; whatever is unknown, of the wrong type or range is refused."""
+    if isinstance(plain, str):
+        try:
+            plain = json.loads(plain)
+        except ValueError as error:
+            raise InputError(f"the spec is not JSON ({error}).") from error
+    values = _options("the spec", FitSpec, plain)
+    for name in ("family", "algorithm", "n_components"):
+        if name not in values:
+            raise InputError(f"the spec lacks {name}.")
+    return FitSpec(**values)
+
+
+def _options(what: str, cls: Any, plain: Any) -> dict[str, Any]:
+    """Checked values of the fields of a dataclass or NamedTuple."""
+    if not isinstance(plain, Mapping):
+        raise InputError(f"{what} is a {type(plain).__name__}, expected a mapping of names to values.")
+    hints = get_type_hints(cls)
+    known = {f.name for f in fields(cls)} if hasattr(cls, "__dataclass_fields__") else set(cls._fields)
+    unknown = sorted(str(name)[:40] for name in plain if name not in known)
+    if unknown:
+        raise InputError(f"{what} names {', '.join(unknown)}, which this fedgrem does not know; update it.")
+    return {name: _checked(what, name, value, hints[name]) for name, value in plain.items()}
+
+
+NAMED: dict[str, Mapping[str, Any]] = {
+    "family": FAMILIES,
+    "algorithm": ALGORITHMS,
+    "covariance": STRUCTURES,
+    "center": CENTER_RULES,
+}
+"""Fields that are objects of the package, by the registry that knows their names."""
+
+
+def _checked(what: str, name: str, value: Any, hint: Any) -> Any:
+    if name in NAMED:
+        return _named(what, name, value)
+    if name == "start":
+        return StartPlan(**_options("the spec's start", StartPlan, value))
+    if name == "units":
+        return UnitsPlan(**_options("the spec's units", UnitsPlan, value))
+    if name == "given":
+        return None if value is None else _given(value)
+    if name == "columns":
+        if value is not None and (not isinstance(value, list | tuple) or not all(isinstance(n, str) for n in value)):
+            raise InputError("the spec's columns are not a list of names.")
+        return None if value is None else tuple(value)
+    return _simple(what, name, value, hint)
+
+
+def _named(what: str, name: str, value: Any) -> Any:
+    options = {"name": value} if isinstance(value, str) else value
+    registry = NAMED[name]
+    wanted = options.get("name") if isinstance(options, Mapping) else None
+    if wanted not in registry:
+        raise InputError(f"{what} has {name}={str(wanted)[:40]!r}, expected one of {', '.join(registry)}.")
+    rest = {key: leaf for key, leaf in options.items() if key != "name"}
+    return registry[wanted](**_options(f"the spec's {name}", registry[wanted], rest))
+
+
+def _simple(what: str, name: str, value: Any, hint: Any) -> Any:
+    kinds = get_args(hint) if get_origin(hint) is UnionType or type(hint) is UnionType else (hint,)
+    if value is None and NoneType in kinds:
+        return None
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            if value in get_args(kind):
+                return value
+            listed = ", ".join(get_args(kind))
+            raise InputError(f"{what} has {name}={str(value)[:40]!r}, expected one of {listed}.")
+        if kind is bool and isinstance(value, bool):
+            return value
+        if kind is int and type(value) is int and 0 <= value <= COUNTS.get(name, 2**63):
+            return value
+        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if kind is float and value in ("inf", "-inf"):
+            return float(value)
+    most = f" of at most {COUNTS[name]}" if name in COUNTS else ""
+    raise InputError(f"{what} has {name}={str(value)[:40]!r}, expected {_words(kinds)}{most}.")
+
+
+def _words(kinds: tuple[Any, ...]) -> str:
+    words = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "null"}
+    return " or ".join(words.get(kind, str(kind)) for kind in kinds)
+
+
+def _given(value: Any) -> Params:
+    try:
+        return Params(*(None if leaf is None else np.array(leaf, dtype=float) for leaf in
+                        (value["weights"], value["theta"], value.get("noise"))))  # fmt: skip
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise InputError("the spec's given start is not weights (K, R) and theta (K, R, q).") from error

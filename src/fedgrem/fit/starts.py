@@ -1,0 +1,242 @@
+"""The search for starts: what happens between the center and the sites before round 1."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fedgrem.families.base import LEAST_SHARE, Family
+from fedgrem.fit.conversation import Ask, Phase, Progress
+from fedgrem.fit.em import LARGEST_PENALTY
+from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.tasks import Candidates, StartReply, StartRequest
+from fedgrem.kernels.center import capped_rows, row_norm, shrink_to_center
+from fedgrem.kernels.matching import align_by_assignment, align_exhaustive, align_stepwise, best_assignment, relabel
+from fedgrem.kernels.randomness import generator_for
+from fedgrem.types import Array, Params, map_arrays
+
+NEAR = 0.1
+"""A site farther from a guess than this part of the median distance pulls no harder: nearly a geometric median."""
+TRIMMED = 0.3
+"""Part of the sites that is left out at either end when a joint start is scored."""
+HOPELESS = -1e6
+"""Stands for a score that is not a number."""
+GENERATIONS, GENERATION = 5, 6
+"""Times that poor joint starts give way to variants of good ones, plus one; and messages of a generation."""
+
+
+class Starts(NamedTuple):
+    """Where every site begins, aligned."""
+
+    params: Params
+    """(K, R), (K, R, q)"""
+    n_rows: Array
+    """(K,)"""
+    choice: Array
+    """(K,) which candidate each site took in the exchange; 0 is its own."""
+
+
+def find_starts(spec: FitSpec, names: tuple[str, ...]) -> Phase[Starts]:
+    """Ask every site for a start, align them, and let the sites improve on each other's."""
+    family, n_sites, traits = spec.family, len(names), spec.algorithm.traits
+
+    def tell(stage: str) -> Progress:
+        return Progress(stage, 0, spec.max_rounds, float("nan"))
+
+    if spec.given is not None:
+        replies = yield Ask("size", spec.given, tell("sizes"))
+        params: Params = replies.mail.params
+        return Starts(align(spec, params), replies.mail.n_rows, np.zeros(n_sites, dtype=int))
+    replies = yield Ask("start", StartRequest(np.zeros(n_sites, dtype=int), None), tell("starts"))
+    found: StartReply = replies.mail
+    if found.params.noise is not None and spec.n_components > 1:
+        # Alone, a site may fit its noise to a poor partition; starting again in common units, it does so less often.
+        noise = np.broadcast_to(np.median(found.params.noise, axis=(0, 1)), found.params.noise.shape)
+        replies = yield Ask("start", StartRequest(np.ones(n_sites, dtype=int), noise), tell("starts"))
+        found = replies.mail
+    params = align(spec, found.params)
+    if n_sites == 1 or traits.pools_rows or traits.starts_alone:
+        return Starts(params, found.n_rows, np.zeros(n_sites, dtype=int))
+    common = middle_of(params)
+    penalty = np.full(n_sites, min(steady_penalty(spec, n_sites, params.theta.shape[-1]), LARGEST_PENALTY))
+    n_joint = family.joint_starts if spec.start.joint_starts is None else spec.start.joint_starts
+    # Without a penalty sites have nothing in common, and a joint start would be a start for nobody.
+    if n_joint > 0 and spec.start_penalty > 0:
+        common = yield from _joint_start(spec, names, params, penalty, n_joint, tell)
+        params = align_to(family, params, common)
+    tried = map_arrays(
+        lambda own, shared: np.stack([own, np.broadcast_to(shared, own.shape)], axis=1), params, common
+    )
+    replies = yield Ask("compare", Candidates(tried, penalty), tell("exchange"))
+    return Starts(align(spec, replies.mail.params), replies.mail.n_rows, replies.mail.choice)
+
+
+def steady_penalty(spec: FitSpec, n_sites: int, n_parameters: int) -> float:
+    r"""Where lambda settles: :math:`C\sqrt{q + \log K} / (1 - \text{decay})`."""
+    decay = getattr(spec.algorithm, "penalty_decay", 0.1)
+    return float(spec.start_penalty * np.sqrt(n_parameters + np.log(n_sites)) / (1.0 - decay))
+
+
+# -- alignment
+
+
+def align(spec: FitSpec, params: Params) -> Params:
+    """Relabel the components of every site, ``(K, R), (K, R, q)``, by the spec's alignment, in noise units."""
+    if spec.start.alignment == "none":
+        return params
+    theta = spec.family.to_noise(params.theta, _common_noise(params))
+    aligners: dict[str, Callable[[Array], Array]] = {
+        "assignment": lambda t: align_by_assignment(t, generator_for(spec.seed, "", "align")),
+        "stepwise": align_stepwise,
+        "exhaustive": align_exhaustive,
+    }
+    return _relabelled(params, aligners[spec.start.alignment](theta))
+
+
+def align_to(family: Family, params: Params, common: Params) -> Params:
+    """Relabel every site's components, ``(K, R), (K, R, q)``, to a common start ``(R, q)``."""
+    noise = _common_noise(params)
+    theta, target = (family.to_noise(t, noise) for t in (params.theta, common.theta))
+    return _relabelled(params, np.stack([best_assignment(own, target[None]) for own in theta]))
+
+
+def _common_noise(params: Params) -> Array | None:
+    """One noise ``(1, s)`` for all sites and components, ``(K, C, s)``: labels are not known yet."""
+    return None if params.noise is None else np.median(params.noise, axis=(0, 1))[None]
+
+
+def _relabelled(params: Params, order: Array) -> Params:
+    # A noise that all components share has no labels.
+    found: Params = map_arrays(lambda leaf: relabel(leaf, order) if leaf.shape[1] == order.shape[1] else leaf, params)
+    return found
+
+
+def middle_of(params: Params) -> Params:
+    """The coordinate-wise median of aligned starts, ``(R,), (R, q)``."""
+    middle: Params = map_arrays(lambda leaf: np.median(leaf, axis=0), params)
+    return middle._replace(weights=middle.weights / middle.weights.sum())
+
+
+# -- joint starts: one guess of all components, common to the sites, where local optima abound
+
+
+def _joint_start(
+    spec: FitSpec,
+    names: tuple[str, ...],
+    params: Params,
+    penalty: Array,
+    count: int,
+    tell: Callable[[str], Progress],
+) -> Phase[Params]:
+    """The best joint start, ``(R,), (R, q)``: the sites improve all guesses, poor ones give way to variants of good ones.
+
+    No site decides alone: guesses are nearly geometric medians, scores trimmed means.
+    """
+    generator, pool, n_sites = generator_for(spec.seed, "", "joint starts"), pool_of(params), len(names)
+    guesses = first_guesses(params, names, count, generator)
+    scores = np.zeros(count)
+    for left in reversed(range(GENERATIONS)):
+        weights = np.broadcast_to(guesses.weights, (n_sites, *guesses.weights.shape))
+        for _ in range(GENERATION):
+            sent = map_arrays(lambda leaf: np.broadcast_to(leaf, (n_sites, *leaf.shape)), guesses)
+            replies = yield Ask("joint_start", Candidates(sent._replace(weights=weights), penalty), tell("joint starts"))
+            guesses, weights = next_guess(spec.family, replies.mail, guesses), replies.mail.params.weights
+        scores = joint_scores(replies.mail)
+        if left:
+            guesses = breed(guesses, scores, pool, count, generator)
+    winner: Params = map_arrays(lambda leaf: leaf[int(np.argmax(scores))], guesses)
+    return winner
+
+
+def first_guesses(params: Params, names: tuple[str, ...], count: int, generator: np.random.Generator) -> Params:
+    """Guesses ``(M, R), (M, R, q)`` from aligned starts: their median, those of single sites, and variants of these.
+
+    Sites are taken by name and components by value, so that neither the order of sites nor labels matter.
+    """
+    theta = params.theta[np.argsort(names)]
+    donors = generator.permutation(len(theta))[: count - 1]
+    guesses = np.stack([_sorted(guess) for guess in [np.median(theta, axis=0), *theta[donors]]])
+    even = Params(np.full(guesses.shape[:2], 1.0 / guesses.shape[1]), guesses)
+    if params.noise is not None:  # sorted components have no labels, and so one noise for all
+        noise = np.median(params.noise.reshape(-1, params.noise.shape[-1]), axis=0)
+        even = even._replace(noise=np.broadcast_to(noise, (len(guesses), *params.noise.shape[1:])))
+    return breed(even, np.zeros(len(guesses)), pool_of(params), count, generator, keep=count)
+
+
+def pool_of(params: Params) -> Array:
+    """All components of all sites, ``(K R, q)``, in an order that depends on their values only."""
+    return _sorted(params.theta.reshape(-1, params.theta.shape[-1]))
+
+
+def _sorted(theta: Array) -> Array:
+    return np.asarray(theta[np.lexsort(theta.T)])
+
+
+def breed(
+    guesses: Params,
+    scores: Array,
+    pool: Array,
+    count: int,
+    generator: np.random.Generator,
+    keep: int | None = None,
+) -> Params:
+    """The better half of the guesses, and variants of these up to ``count``.
+
+    A variant has one component replaced, most likely a rare one, by one that some site found and the guess does not
+    have: what EM cannot do, which never moves a component from where it is not needed to where it is.
+    """
+    weights, theta = guesses.weights, guesses.theta
+    best = np.argsort(-scores, kind="stable")[: max(1, count // 2) if keep is None else keep]
+    family = [(weights[m], theta[m], m) for m in best]
+    n_components = theta.shape[1]
+    for child in range(count - len(best)):
+        # Every other variant is the leader's: where only one component is missing, it is the one to mend.
+        parent = best[0] if child % 2 == 0 else generator.choice(best)
+        place = generator.choice(n_components, p=_normalized(1.0 / (weights[parent] + 0.1 / n_components)))
+        distance = row_norm(pool[:, None] - theta[parent]).min(axis=1)
+        # Beyond the upper fifth distance counts no more: a hostile site's components are not the likeliest draw.
+        novelty = np.minimum(distance, np.quantile(distance, 0.8)) ** 2
+        new = theta[parent].copy()
+        new[place] = pool[generator.choice(len(pool), p=_normalized(novelty))]
+        share = weights[parent].copy()
+        share[place] = max(share[place], 1.0 / n_components)
+        family.append((share / share.sum(), new, parent))
+    shares, thetas, parents = (np.stack(leaves) for leaves in zip(*family, strict=True))
+    return Params(shares, thetas, None if guesses.noise is None else guesses.noise[parents])
+
+
+def _normalized(density: Array) -> Array:
+    total = density.sum()
+    return density / total if total > 0 else np.full(len(density), 1.0 / len(density))
+
+
+def next_guess(family: Family, reply: StartReply, before: Params) -> Params:
+    """Where the sites' answers ``(K, M, R), (K, M, R, q)`` move every guess, ``(M, R), (M, R, q)``.
+
+    A component's guess is nearly the geometric median of the sites' estimates, whatever part of its rows a site sees in
+    it: else a few sites with a single component would own whichever component the others hardly use.
+    """
+    guess = family.to_noise(before.theta, before.noise)
+    theta = family.to_noise(reply.params.theta, before.noise)
+    n_components = guess.shape[1]
+    theta = np.where(np.isfinite(theta), theta, guess)
+    say = np.broadcast_to(capped_rows(reply.n_rows)[:, None, None], theta.shape[:-1])
+    usual = np.median(row_norm(theta - guess), axis=0)
+    threshold = np.broadcast_to(NEAR * usual, say.shape)
+    moved = shrink_to_center(theta, say, threshold, guess, tol=1e-4, max_iterations=30).center
+    found = family.from_noise(np.where(np.isfinite(moved), moved, guess), before.noise)
+    middle = np.maximum(np.median(np.nan_to_num(reply.params.weights), axis=0), LEAST_SHARE / n_components)
+    noise = None if reply.params.noise is None else np.median(reply.params.noise, axis=0)
+    return Params(middle / middle.sum(axis=1, keepdims=True), found, noise)
+
+
+def joint_scores(reply: StartReply) -> Array:
+    """How well every guess serves the sites, ``(M,)``: its mean lead over the others, in log-likelihood per row.
+
+    The lead of one over another is the trimmed mean of what each site says of the two. Were they scored one by one, a
+    few hostile sites would make one look as good as to its best sites and another as bad as to its worst.
+    """
+    value = np.nan_to_num(reply.log_likelihood / reply.n_rows[:, None], nan=HOPELESS, neginf=HOPELESS, posinf=HOPELESS)
+    lead = np.sort(value[:, :, None] - value[:, None, :], axis=0)
+    cut = int(TRIMMED * len(lead))
+    return np.asarray(lead[cut : len(lead) - cut].mean(axis=(0, 2)))

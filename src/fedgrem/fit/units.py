@@ -1,0 +1,32 @@
+"""The first phase: the sites say how large they are and summarize their columns; common units follow from that."""
+
+import numpy as np
+
+from fedgrem.data.units import Census
+from fedgrem.errors import InputError
+from fedgrem.fit.conversation import Agreed, Ask, Phase, Progress
+from fedgrem.fit.spec import FitSpec
+
+
+def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[Agreed]:
+    """Ask every site for its census, and agree on the units of the fit."""
+    told = Progress("census", 0, spec.max_rounds, float("nan"))
+    replies = yield Ask("census", (), told)
+    census: Census = replies.mail
+    check_columns(spec, census)
+    units = spec.units.units(census.mean, census.deviation)
+    return Agreed(units, bool(np.any(census.gaps)))
+
+
+def check_columns(spec: FitSpec, census: Census) -> None:
+    """Refuse a column that says nothing at any site, from what the sites say of it."""
+    for j in range(census.mean.shape[1] - spec.family.has_target):
+        name = spec.columns[j] if spec.columns is not None else f"number {j}"
+        means = census.mean[:, j][~np.isnan(census.mean[:, j])]
+        flat = not (census.deviation[:, j] > 0).any()
+        if not len(means):
+            raise InputError(f"column {name!r} is missing in every row of every site; drop it.")
+        if flat and np.all(means == means[0]) and (means[0] == 0 or not spec.family.has_target):
+            raise InputError(
+                f"column {name!r} is constant ({means[0]:g}) at every site and carries no information; drop it."
+            )

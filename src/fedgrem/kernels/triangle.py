@@ -1,0 +1,70 @@
+"""Symmetric matrices by their lower triangle, and factors of covariances."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from fedgrem.types import Array
+
+
+@lru_cache
+def lower(size: int) -> tuple[Array, Array, Array]:
+    """Rows and columns of the lower triangle, and which of its entries are on the diagonal."""
+    rows, columns = np.tril_indices(size)
+    return rows, columns, rows == columns
+
+
+def matrix_size(entries: int) -> int:
+    """How large a matrix is whose lower triangle has so many entries.
+
+    Examples
+    --------
+    >>> matrix_size(6)
+    3
+    """
+    return int((np.sqrt(8 * entries + 1) - 1) / 2 + 0.5)
+
+
+def products(rows: Array) -> Array:
+    """Products of two columns, ``(..., p) -> (..., p (p + 1) / 2)``, lower triangle."""
+    i, j, _ = lower(rows.shape[-1])
+    return np.asarray(rows[..., i] * rows[..., j])
+
+
+def symmetric(packed: Array) -> Array:
+    """The symmetric matrices ``(..., p, p)`` of lower triangles.
+
+    Examples
+    --------
+    >>> symmetric(np.array([1.0, 2.0, 3.0])).tolist()
+    [[1.0, 2.0], [2.0, 3.0]]
+    """
+    size = matrix_size(packed.shape[-1])
+    i, j, _ = lower(size)
+    full = np.empty((*packed.shape[:-1], size, size))
+    full[..., i, j] = full[..., j, i] = packed
+    return full
+
+
+def safe_cholesky(matrix: Array) -> Array:
+    """Cholesky factors ``(..., p, p)``; of a matrix that is not positive definite, of the nearest one that is.
+
+    NumPy's raises for a whole batch if one site's is singular.
+    """
+    try:
+        return np.asarray(np.linalg.cholesky(matrix))
+    except np.linalg.LinAlgError:
+        size = matrix.shape[-1]
+        flat = np.where(np.isfinite(matrix).all(axis=(-2, -1), keepdims=True), matrix, np.eye(size)).reshape(-1, size, size)
+        return np.stack([_nearest_cholesky(one) for one in flat]).reshape(matrix.shape)
+
+
+def _nearest_cholesky(matrix: Array) -> Array:
+    try:
+        return np.asarray(np.linalg.cholesky(matrix))
+    except np.linalg.LinAlgError:
+        values, axes = np.linalg.eigh(0.5 * (matrix + matrix.T))
+        least = max(1e-12 * float(values[-1]), 1e-12)
+        whole = (axes * np.maximum(values, least)) @ axes.T
+        whole[np.diag_indices(len(whole))] *= 1.0 + 1e-10
+        return np.asarray(np.linalg.cholesky(whole))
