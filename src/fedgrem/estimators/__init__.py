@@ -1,6 +1,6 @@
 """The scikit-learn face of the package."""
 
-from fedgrem.estimators.custom import FederatedMixture
+from fedgrem.estimators.own import FederatedMixture
 from fedgrem.estimators.gaussian import FederatedGaussianMixture
 from fedgrem.estimators.regression import FederatedRegressionMixture
 

@@ -1,14 +1,15 @@
-"""Mixtures of densities: the methods that Gaussian and custom mixtures share."""
+"""Mixtures of densities: the methods that all mixtures without a response share."""
 
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
 from sklearn.base import DensityMixin
 
-from fedgrem.algorithms.plan import Progress
 from fedgrem.data.tables import split_like
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.estimators.network import IN_PROCESS
+from fedgrem.fit.conversation import Progress
 
 
 class FederatedDensity(DensityMixin, BaseFederatedMixture):
@@ -32,14 +33,14 @@ class FederatedDensity(DensityMixin, BaseFederatedMixture):
         y : ignored.
         sites : (N,) site labels, or the name of the site column of a frame; None is one site.
         sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
-        on_progress : called with a :class:`~fedgrem.algorithms.plan.Progress` between blocks of rounds.
+        on_progress : called with a :class:`~fedgrem.fit.conversation.Progress` before every exchange.
         engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
         """
         return self._fit(X, None, sites, sample_weight, on_progress, engine)
 
     def predict(self, X: Any, *, sites: Any = None) -> Any:
         """Most probable component of every row, ``(N,)``."""
-        table, posterior, _, _ = self._score_rows(X, None, sites)
+        table, posterior, _ = self._score_rows(X, None, sites)
         return split_like(posterior.argmax(axis=1), table)
 
     def predict_proba(self, X: Any, *, sites: Any = None) -> Any:
@@ -51,7 +52,7 @@ class FederatedDensity(DensityMixin, BaseFederatedMixture):
         sites : one label per row, a column name, or one label for all rows. Rows of a site that was not fitted are
             judged by the common center, with a warning.
         """
-        table, posterior, _, _ = self._score_rows(X, None, sites)
+        table, posterior, _ = self._score_rows(X, None, sites)
         return split_like(posterior, table)
 
     def fit_predict(self, X: Any, y: Any = None, *, sites: Any = None, sample_weight: Any = None) -> Any:
@@ -60,5 +61,15 @@ class FederatedDensity(DensityMixin, BaseFederatedMixture):
 
     def score(self, X: Any, y: Any = None, *, sites: Any = None) -> float:
         """Mean log-likelihood per row, each under its own site's mixture."""
-        _, _, log_likelihood, _ = self._score_rows(X, None, sites)
+        _, _, log_likelihood = self._score_rows(X, None, sites)
         return float(log_likelihood.mean())
+
+    def bic(self, X: Any, *, sites: Any = None) -> float:
+        """Bayesian information criterion on these rows, the lower the better."""
+        _, _, log_likelihood = self._score_rows(X, None, sites)
+        return float(-2.0 * log_likelihood.sum() + self.n_parameters_ * np.log(len(log_likelihood)))
+
+    def aic(self, X: Any, *, sites: Any = None) -> float:
+        """Akaike information criterion on these rows, the lower the better."""
+        _, _, log_likelihood = self._score_rows(X, None, sites)
+        return float(-2.0 * log_likelihood.sum() + 2.0 * self.n_parameters_)

@@ -8,14 +8,13 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedgrem.data.federation import check_finite
+from fedgrem.data.federation import Federation, Site, Units, check_finite, stack_sites
 from fedgrem.data.tables import Table, gather, gather_values, is_frame, split_like
+from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
-from fedgrem.estimators.scoring import FittedParams, row_scores
 from fedgrem.estimators.uncertainty import WithErrors
 from fedgrem.families.base import Family
-from fedgrem.kernels.precision import numpy_dtype, precision
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array, FitResult, Params
 
 
 class UnknownSiteWarning(UserWarning):
@@ -27,8 +26,7 @@ class FittedMixture(WithErrors, BaseEstimator):
 
     _theta_name: ClassVar[str] = "params"
     """What users call theta: the fitted attribute is ``<name>_`` and the start ``<name>_init``."""
-
-    dtype: Any
+    _has_target: ClassVar[bool] = False
 
     # -- what subclasses say
 
@@ -39,13 +37,23 @@ class FittedMixture(WithErrors, BaseEstimator):
         """Whether cells may be NaN."""
         return False
 
-    def _fitted_family(self) -> Family:
-        """What a component of the fit is, in the units of the rows."""
-        return self._family()
+    def _units_plan(self) -> UnitsPlan:
+        """In which units the fit runs."""
+        return UnitsPlan(standardize=False)
 
-    def _design(self, rows: NumpyArray) -> NumpyArray:
-        """Rows as the family sees them."""
-        return rows
+    def _fit_units(self) -> Units | None:
+        """The units in which the fit ran; None if those of the rows."""
+        return None
+
+    def _log_volume(self, result: FitResult | None = None) -> float:
+        """By what a row's log density in the units of the fit exceeds that in its own units."""
+        return 0.0
+
+    def _params_of(self, k: int | None) -> Params:
+        """One site's mixture, or the center's, in the units of the fit."""
+        if k is None:
+            return Params(self.center_weights_, self.center_)
+        return Params(self.weights_[k], getattr(self, f"{self._theta_name}_")[k])
 
     # -- using a fit
 
@@ -58,45 +66,35 @@ class FittedMixture(WithErrors, BaseEstimator):
         """The names of what ``fit`` has found so far; none before it."""
         return [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]
 
-    def _params_of(self, k: int | None) -> FittedParams:
-        """One site's mixture, or the center's, in the units of the rows."""
-        if k is None:
-            return FittedParams(self.center_weights_, self.center_, None)
-        return FittedParams(self.weights_[k], getattr(self, f"{self._theta_name}_")[k], None)
-
-    def _site_params(self, label: Any) -> FittedParams | None:
-        """The mixture of a site by its label, or None if it was not fitted."""
+    def _place_of(self, label: Any) -> int | None:
+        """The place of a site by its label, or None if it was not fitted."""
         names = [str(name) for name in self.site_names_]
-        return self._params_of(names.index(str(label))) if str(label) in names else None
-
-    def _params_to_draw_from(self, site: Any) -> FittedParams:
-        return self._params_of(self._index_to_draw_from(site))
+        return names.index(str(label)) if str(label) in names else None
 
     def _index_to_draw_from(self, site: Any) -> int | None:
         """The place of a site, or None for the center; without a site, the only one or the center."""
         check_is_fitted(self)
-        names = [str(name) for name in self.site_names_]
         if site is None:
-            return 0 if len(names) == 1 else None
-        if str(site) not in names:
-            raise InputError(f"site {site!r} was not fitted; the sites are {names}.")
-        return names.index(str(site))
+            return 0 if len(self.site_names_) == 1 else None
+        place = self._place_of(site)
+        if place is None:
+            raise InputError(f"site {site!r} was not fitted; the sites are {[str(name) for name in self.site_names_]}.")
+        return place
 
-    def _params_for(self, table: Table, sites_given: bool) -> list[FittedParams]:
-        """Parameters for each site of a table; the center, and a warning, for those that were not fitted."""
-        center = self._params_of(None)
+    def _places_for(self, table: Table, sites_given: bool) -> list[int | None]:
+        """The place of each site of a table; None, and a warning, for those that were not fitted."""
         if not sites_given and table.kind == "table":
             if len(self.site_names_) == 1:
-                return [self._params_of(0)]
+                return [0]
             warnings.warn(
                 f"no sites were given, but the model was fitted on {len(self.site_names_)}; the common center is used. "
                 "Pass sites= to use each site's own mixture.",
                 UnknownSiteWarning,
                 stacklevel=5,
             )
-            return [center]
-        found = [self._site_params(label) for label in table.labels]
-        unknown = [str(label) for label, params in zip(table.labels, found, strict=True) if params is None]
+            return [None]
+        found = [self._place_of(label) for label in table.labels]
+        unknown = [str(label) for label, place in zip(table.labels, found, strict=True) if place is None]
         if unknown:
             listed = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
             warnings.warn(
@@ -104,35 +102,51 @@ class FittedMixture(WithErrors, BaseEstimator):
                 UnknownSiteWarning,
                 stacklevel=5,
             )
-        return [center if params is None else params for params in found]
+        return found
 
-    def _score_rows(self, X: Any, y: Any, sites: Any) -> tuple[Table, NumpyArray, NumpyArray, NumpyArray]:
-        """Posterior ``(N, R)``, log-likelihood ``(N,)`` and expected response ``(N,)`` of every row."""
+    def _rows_to_score(self, X: Any, sites: Any) -> tuple[Table, Array]:
         check_is_fitted(self)
         table = self._table_to_predict(X, sites)
         rows = validate_data(self, table.rows, reset=False, dtype=np.float64, ensure_all_finite=False)
         self._check_finite(rows, table)
-        rows = self._design(rows)
-        family = self._fitted_family()
-        target = gather_values("y", y, table)
-        params = self._params_for(table, sites is not None)
-        n_components = self.weights_.shape[1]
-        posterior, log_likelihood = np.empty((len(rows), n_components)), np.empty(len(rows))
-        expected = np.zeros(len(rows))
-        with precision(self.dtype):
-            for k, fitted in enumerate(params):
-                mine = table.site_of_row == k
-                if not mine.any():
-                    continue
-                here = None if target is None else np.asarray(target, dtype=float)[mine]
-                posterior[mine], log_likelihood[mine] = row_scores(
-                    family, rows[mine], here, fitted, numpy_dtype(self.dtype)
-                )
-                if family.has_target:
-                    expected[mine] = rows[mine] @ (fitted.weights @ fitted.theta)
-        return table, posterior, log_likelihood, expected
+        return table, rows
 
-    def _check_finite(self, rows: NumpyArray, table: Table) -> None:
+    def _score_rows(self, X: Any, y: Any, sites: Any) -> tuple[Table, Array, Array]:
+        """Posterior ``(N, R)`` and log-likelihood ``(N,)`` of every row.
+
+        A regression without responses says nothing about components: its posterior is the weights.
+        """
+        table, rows = self._rows_to_score(X, sites)
+        target = gather_values("y", y, table)
+        places = self._places_for(table, sites is not None)
+        posterior, log_likelihood = np.empty((len(rows), self.weights_.shape[1])), np.full(len(rows), np.nan)
+        for k, place in enumerate(places):
+            mine = np.flatnonzero(table.site_of_row == k)
+            if not len(mine):
+                continue
+            params = self._params_of(place)
+            if self._has_target and target is None:
+                posterior[mine] = params.weights
+                continue
+            here = None if target is None else np.asarray(target, dtype=float)[mine]
+            posterior[mine], log_likelihood[mine] = self._score_site(rows[mine], here, params)
+        return table, posterior, log_likelihood
+
+    def _score_site(self, rows: Array, target: Array | None, params: Params) -> tuple[Array, Array]:
+        """Posterior ``(n, R)`` and log-likelihood ``(n,)`` of rows under one mixture, in the units of the fit."""
+        site = Site("", rows, target, np.ones(len(rows)))
+        columns = tuple(f"x{j}" for j in range(rows.shape[1]))
+        scaled = self._units_plan().apply(Federation((site,), columns), self._fit_units()).sites[0]
+        stack = stack_sites([scaled], gaps=bool(np.isnan(rows).any()))
+        one = Params(*(None if leaf is None else np.asarray(leaf)[None] for leaf in params))
+        with np.errstate(all="ignore"):
+            share, value = self._family().row_scores(stack, one)
+        order = scaled.ordered()
+        posterior, log_likelihood = np.empty((len(rows), share.shape[1])), np.empty(len(rows))
+        posterior[order], log_likelihood[order] = share[0].T, value[0] - self._log_volume()
+        return posterior, log_likelihood
+
+    def _check_finite(self, rows: Array, table: Table) -> None:
         """As in fit, site by site, with its number and place."""
         columns = getattr(self, "feature_names_in_", [f"x{j}" for j in range(rows.shape[1])])
         for k, label in enumerate(table.labels):
@@ -151,8 +165,26 @@ class FittedMixture(WithErrors, BaseEstimator):
 
     def score_samples(self, X: Any, y: Any = None, *, sites: Any = None) -> Any:
         """Log-likelihood of every row under its site's mixture, ``(N,)``."""
-        table, _, log_likelihood, _ = self._score_rows(X, y, sites)
+        table, _, log_likelihood = self._score_rows(X, y, sites)
         return split_like(log_likelihood, table)
+
+    # -- telling about it
+
+    def summary(self) -> str:
+        """What ``fedgrem show`` prints: components, sites and verdicts, as text."""
+        from fedgrem.report.summary import summary_text  # a door upwards, open only while it is used
+
+        check_is_fitted(self)
+        return summary_text(self)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the sites and verdicts of a fitted model, and scikit-learn's diagram before that."""
+        if not self._fitted_names():
+            diagram: str = super()._repr_html_inner()
+            return diagram
+        from fedgrem.report.summary import html_summary
+
+        return html_summary(self)
 
     def report(
         self, path: str | Path, X: Any = None, y: Any = None, *, sites: Any = None, show_rows: int = 0, seed: int = 0
@@ -166,6 +198,6 @@ class FittedMixture(WithErrors, BaseEstimator):
         show_rows : how many rows to draw; 0 for none, because rows are private.
         seed : of the rows held back and of those drawn.
         """
-        from fedgrem.report.model import write_model_report  # the one door upwards, open only while it is used
+        from fedgrem.report.model import write_model_report
 
         return write_model_report(self, path, X, y, sites=sites, show_rows=show_rows, seed=seed)

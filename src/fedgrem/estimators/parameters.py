@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedgrem.errors import InputError, InputTypeError, ShapeError
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 
 def check_count(name: str, value: Any, *, least: int) -> int:
@@ -45,7 +45,7 @@ def check_switch(name: str, value: Any) -> None:
 
 def check_start(
     weights: Any, theta: Any, names: tuple[str, str], shape: tuple[int, int, int]
-) -> tuple[NumpyArray, NumpyArray] | None:
+) -> tuple[Array, Array] | None:
     """Starts given by the user, ``(K, R)`` and ``(K, R, q)``; both or neither, unless the weights are even."""
     if theta is None:
         if weights is not None:
@@ -60,7 +60,7 @@ def check_start(
     return weights, theta
 
 
-def _as_array(name: str, value: Any, shape: tuple[int, ...]) -> NumpyArray:
+def _as_array(name: str, value: Any, shape: tuple[int, ...]) -> Array:
     array = np.array(value, dtype=float)
     if array.shape != shape:
         meaning = "(sites, components, parameters)" if len(shape) == 3 else "(sites, components)"

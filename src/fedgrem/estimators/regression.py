@@ -3,58 +3,45 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-import jax.numpy as jnp
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 
-from fedgrem.algorithms.plan import Progress
 from fedgrem.data.federation import Units
 from fedgrem.data.tables import gather_values, split_like
 from fedgrem.data.units import UnitsPlan
-from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.estimators.network import IN_PROCESS
-from fedgrem.estimators.parameters import check_choice, check_number, check_switch
-from fedgrem.estimators.scoring import FittedParams
+from fedgrem.estimators.parameters import check_choice, check_switch
 from fedgrem.families.base import Family
 from fedgrem.families.regression import NOISES, LinearRegression
-from fedgrem.types import FitResult, NumpyArray, Params
+from fedgrem.fit.conversation import Progress
+from fedgrem.types import Array, FitResult, Params
 
 
 class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     """One mixture of linear regressions per site, shrunk to a common center.
 
-    By default the paper's setting: unit noise in the units of the response, no intercept, and nothing standardized.
-    With ``noise="shared"`` covariates and response may have any units: they are standardized by what the sites'
-    summaries have in common, there is an intercept, the penalty acts in units of the estimated noise, and all that is
-    reported is in their own units.
+    Covariates and response may have any units: they are standardized by what the sites' summaries have in common, there
+    is an intercept, the noise is estimated and the penalty acts in its units, and all that is reported is in their own
+    units. ``noise="unit"`` is the paper's setting: unit noise in the units of the response, no intercept, and nothing
+    standardized.
 
     Parameters
     ----------
     n_components : int, range or list of int, or "auto", default=1
         R, the same at every site, or several to choose from.
-    noise : {"unit", "shared", "component"}, default="unit"
-        The known 1, one noise variance for all components of a site, or one for each. Estimated ones are shrunk to a
+    noise : {"shared", "component", "unit"}, default="shared"
+        One noise variance for all components of a site, one for each, or the known 1. Estimated ones are shrunk to a
         common one like the coefficients.
     fit_intercept : bool or "auto", default="auto"
         "auto" does, except with ``noise="unit"``.
-    standardize : bool or "auto", default="auto"
-        Fit with covariates and response centered (where there is an intercept) and scaled by the medians of the sites'
-        means and deviations; "auto" does, except with ``noise="unit"``.
-    ridge : float, default=1e-6
-        Of the starts and of the exact steps of some rivals, relative to the covariates' mean square: it only matters
-        where a component holds too few rows.
-    covariance_penalty : float, default=None
-        C for the noise; None takes ``penalty``.
     weights_init : array of shape (K, R), optional
     coef_init : array of shape (K, R, p), optional
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
-    algorithm, penalty, fallback, penalty_decay, step_size, step_weights, penalty_scaling, penalty_rows : options
-    center_solver, center_sweeps, local_steps, acceleration, max_rounds, tol, n_init, align, alignment : options
-    criterion, tol_errors, standard_errors, dtype, random_state : options
-        As in :class:`FederatedGaussianMixture`.
+    penalty, algorithm, criterion, fallback, standard_errors, max_rounds, tol, n_init, align, verbose, random_state :
+        as in :class:`FederatedGaussianMixture`.
 
     Attributes
     ----------
@@ -64,12 +51,10 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     center_intercept_, center_noise_ : (R,)
     weights_se_, coef_se_, intercept_se_, center_se_, center_intercept_se_ : standard errors, see :meth:`intervals`
         NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
-    location_, scale_ : (p + 1,) the units in which the fit ran, the response last, if it was standardized
-    at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
-    vanished_, n_rows_, site_verdict_, site_evidence_ : as in :class:`FederatedGaussianMixture`
-    penalty_, penalty_path_, site_gain_, site_gain_se_, fitted_alone_ : as in :class:`FederatedGaussianMixture`
-    n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
-    n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
+    location_, scale_ : (p + 1,) the units in which the fit ran, the response last
+    at_center_, site_distance_, site_threshold_, vanished_, n_rows_, site_verdict_, site_evidence_, penalty_,
+    noise_penalty_, penalty_path_, site_gain_, site_gain_se_, local_only_, n_components_, selection_, n_parameters_,
+    n_rounds_, converged_, unsettled_sites_, history_, cost_ : as in :class:`FederatedGaussianMixture`
 
     Examples
     --------
@@ -77,68 +62,42 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     >>> from fedgrem.data.simulate import simulate
     >>> simulation = simulate("mor", seed=1)
     >>> model = FederatedRegressionMixture(n_components=5, random_state=0).fit(simulation.rows, simulation.targets)
-    >>> model.coef_.shape
-    (10, 5, 10)
+    >>> model.coef_.shape, model.intercept_.shape
+    ((10, 5, 10), (10, 5))
     """
 
     _theta_name: ClassVar[str] = "coef"
+    _has_target: ClassVar[bool] = True
 
     def __init__(
         self,
         n_components: Any = 1,
         *,
-        noise: str = "unit",
+        noise: str = "shared",
         fit_intercept: bool | str = "auto",
-        standardize: bool | str = "auto",
-        ridge: float = 1e-6,
-        covariance_penalty: float | None = None,
-        criterion: str = "bic",
-        algorithm: str = "fedgrem",
         penalty: float | str = "auto",
+        algorithm: Any = "fedgrem",
+        criterion: str = "bic",
         fallback: str | None = "auto",
-        penalty_decay: float = 0.1,
-        step_size: float = 0.95,
-        step_weights: str = "current",
-        penalty_scaling: str = "fixed",
-        penalty_rows: str = "auto",
-        center_solver: str = "auto",
-        center_sweeps: int = 2,
-        local_steps: int | str = "auto",
-        acceleration: bool | str = "auto",
+        standard_errors: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
-        tol_errors: float = 0.003,
-        standard_errors: bool | str = "auto",
         n_init: int = 10,
         weights_init: Any = None,
         coef_init: Any = None,
-        align: bool = True,
-        alignment: str = "assignment",
-        dtype: str = "float64",
+        align: bool | str = True,
+        verbose: int = 0,
         random_state: Any = None,
     ) -> None:
         self._store(locals())
 
     def _family(self) -> Family:
-        return LinearRegression(ridge=float(self.ridge), noise=self.noise)
+        return LinearRegression(noise=self.noise)  # type: ignore[arg-type]  # checked before
 
     def _check_parameters(self) -> None:
-        super()._check_parameters()
         check_choice("noise", self.noise, NOISES)
-        check_number("ridge", self.ridge, least=0.0)
-        if self.covariance_penalty is not None:
-            check_number("covariance_penalty", self.covariance_penalty, least=0.0)
         check_switch("fit_intercept", self.fit_intercept)
-        check_switch("standardize", self.standardize)
-        if self.noise == "unit" and self.standardize is True:
-            raise InputError(
-                "standardize=True does not go with noise='unit', which fixes the noise in the response's own units; "
-                "use noise='shared', or standardize=False."
-            )
-
-    def _options(self) -> dict[str, Any]:
-        penalty = self.covariance_penalty
-        return super()._options() | {"covariance_penalty": None if penalty is None else float(penalty)}
+        super()._check_parameters()
 
     # -- units: the fit is standardized, what is reported is not
 
@@ -146,73 +105,52 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         return self.noise != "unit" if self.fit_intercept == "auto" else bool(self.fit_intercept)
 
     def _units_plan(self) -> UnitsPlan:
-        wanted = self.noise != "unit" if self.standardize == "auto" else bool(self.standardize)
         # Nothing may be moved where a line goes through the origin.
-        return UnitsPlan(wanted, move=self._has_intercept(), intercept=self._has_intercept())
+        return UnitsPlan(self.noise != "unit", move=self._has_intercept(), intercept=self._has_intercept())
 
-    def _n_given(self, n_parameters: int) -> int:
-        return n_parameters - 1 if self._has_intercept() else n_parameters
+    def _fit_units(self) -> Units | None:
+        return None if self._units_plan().as_it_is else Units(self.location_, self.scale_)
 
-    def _theta_in_units(self, theta: NumpyArray, units: Units | None) -> NumpyArray:
-        if units is None:
-            return theta
+    def _theta_in_units(self, theta: Array, units: Units) -> Array:
         scaled = theta * units.scale[:-1] / units.scale[-1]
         # A line through the middle of the rows, in the units of the fit.
         return np.concatenate([scaled, np.zeros((*theta.shape[:2], 1))], axis=2) if self._has_intercept() else scaled
 
-    def _expose_theta(self, result: FitResult, units: Units | None) -> None:
+    def _expose_theta(self, result: FitResult) -> None:
         n_features = result.theta.shape[-1] - self._has_intercept()
-        if units is None:
-            units = Units(np.zeros(n_features + 1), np.ones(n_features + 1))
-        elif self.standardize is not False:
-            self.location_, self.scale_ = units
-        self.coef_, self.intercept_ = self._out_of_units(result.theta, units)
-        self.center_, self.center_intercept_ = self._out_of_units(result.center, units)
-        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_volume(units) * result.n_rows
+        self.location_ = np.zeros(n_features + 1) if result.location is None else result.location
+        self.scale_ = np.ones(n_features + 1) if result.scale is None else result.scale
+        self.coef_, self.intercept_ = self._out_of_units(result.theta)
+        self.center_, self.center_intercept_ = self._out_of_units(result.center)
+        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_volume() * result.n_rows
         self.noise_ = np.ones(self.weights_.shape)
         self.center_noise_ = np.ones(self.weights_.shape[1])
-        if result.spread is not None and result.center_spread is not None:
-            self.noise_ = self.noise_ * np.exp(result.spread[..., 0]) * units.scale[-1]
-            self.center_noise_ = self.center_noise_ * np.exp(result.center_spread[..., 0]) * units.scale[-1]
+        if result.noise is not None and result.center_noise is not None:
+            self.noise_ = self.noise_ * np.exp(result.noise[..., 0]) * self.scale_[-1]
+            self.center_noise_ = self.center_noise_ * np.exp(result.center_noise[..., 0]) * self.scale_[-1]
 
-    def _stored_units(self) -> Units | None:
-        width = self.center_.shape[1] + 1
-        plain = Units(np.zeros(width), np.ones(width)) if self._has_intercept() else None
-        stored = super()._stored_units()
-        return plain if stored is None else stored
+    def _log_volume(self, result: FitResult | None = None) -> float:
+        scale = self.scale_ if result is None else result.scale
+        return 0.0 if scale is None else float(np.log(scale[-1]))
 
-    def _log_volume(self, units: Units | None) -> float:
-        return 0.0 if units is None else float(np.log(units.scale[-1]))
-
-    def _center_params(self, units: Units | None) -> Params:
-        width = self.center_.shape[1] + 1
-        location, scale = (np.zeros(width), np.ones(width)) if units is None else units
-        theta = self.center_ * scale[:-1] / scale[-1]
-        if self._has_intercept():
-            level = (self.center_intercept_ + self.center_ @ location[:-1] - location[-1]) / scale[-1]
-            theta = np.column_stack([theta, level])
-        noise = np.log(self.center_noise_ / scale[-1])[:, None]
-        spread = {"unit": None, "shared": jnp.asarray(noise[:1]), "component": jnp.asarray(noise)}[self.noise]
-        return Params(jnp.asarray(self.center_weights_), jnp.asarray(theta), spread)
-
-    def _out_of_units(self, theta: NumpyArray, units: Units) -> tuple[NumpyArray, NumpyArray]:
+    def _out_of_units(self, theta: Array) -> tuple[Array, Array]:
         """Coefficients ``(..., p)`` and intercepts ``(...)`` in the units of the rows."""
+        slopes = self.scale_[-1] / self.scale_[:-1]
         if not self._has_intercept():
-            coef = theta * units.scale[-1] / units.scale[:-1]
-            return coef, np.zeros(theta.shape[:-1])
-        coef = theta[..., :-1] * units.scale[-1] / units.scale[:-1]
-        return coef, units.location[-1] + units.scale[-1] * theta[..., -1] - coef @ units.location[:-1]
+            return theta * slopes, np.zeros(theta.shape[:-1])
+        coef = theta[..., :-1] * slopes
+        return coef, self.location_[-1] + self.scale_[-1] * theta[..., -1] - coef @ self.location_[:-1]
 
-    def _out_of_fit(self, units: Units | None, n_parameters: int) -> NumpyArray:
+    def _out_of_fit(self, n_parameters: int) -> Array:
+        slopes = self.scale_[-1] / self.scale_[:-1]
+        if not self._has_intercept():
+            return np.diag(slopes)
         matrix = np.eye(n_parameters)
-        if units is not None:
-            slopes = units.scale[-1] / units.scale[:-1]
-            matrix[: len(slopes), : len(slopes)] = np.diag(slopes)
-            if self._has_intercept():
-                matrix[-1] = [*(-slopes * units.location[:-1]), units.scale[-1]]
+        matrix[:-1, :-1] = np.diag(slopes)
+        matrix[-1] = [*(-slopes * self.location_[:-1]), self.scale_[-1]]
         return matrix
 
-    def _name_errors(self, theta: NumpyArray | None, center: NumpyArray | None) -> None:
+    def _name_errors(self, theta: Array | None, center: Array | None) -> None:
         for name, errors in (("", theta), ("center_", center)):
             line, level = errors, None
             if errors is not None:  # without an intercept, 0 is what it is
@@ -221,18 +159,20 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
             setattr(self, f"{name or 'coef_'}se_", line)
             setattr(self, f"{name}intercept_se_", level)
 
-    def _design(self, rows: NumpyArray) -> NumpyArray:
-        return np.column_stack([rows, np.ones(len(rows))]) if self._has_intercept() else rows
-
-    def _params_of(self, k: int | None) -> FittedParams:
+    def _line(self, k: int | None) -> tuple[Array, Array, Array, Array]:
+        """Weights, coefficients, intercepts and noise of a site or of the center, in the units of the rows."""
         if k is None:
-            weights, coef, level, noise = (
-                self.center_weights_, self.center_, self.center_intercept_, self.center_noise_
-            )  # fmt: skip
-        else:
-            weights, coef, level, noise = self.weights_[k], self.coef_[k], self.intercept_[k], self.noise_[k]
-        theta = np.column_stack([coef, level]) if self._has_intercept() else coef
-        return FittedParams(weights, theta, None if self.noise == "unit" else np.log(noise)[:, None])
+            return self.center_weights_, self.center_, self.center_intercept_, self.center_noise_
+        return self.weights_[k], self.coef_[k], self.intercept_[k], self.noise_[k]
+
+    def _params_of(self, k: int | None) -> Params:
+        weights, coef, level, noise = self._line(k)
+        location, scale = self.location_, self.scale_
+        theta = coef * scale[:-1] / scale[-1]
+        if self._has_intercept():
+            theta = np.column_stack([theta, (level + coef @ location[:-1] - location[-1]) / scale[-1]])
+        logs = np.log(noise / scale[-1])[:, None]
+        return Params(weights, theta, {"unit": None, "shared": logs[:1], "component": logs}[self.noise])
 
     def fit(
         self,
@@ -252,38 +192,56 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         y : (N,) responses; or a dict or list of them, as X.
         sites : (N,) site labels, or the name of the site column of a frame; None is one site.
         sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
-        on_progress : called with a :class:`~fedgrem.algorithms.plan.Progress` between blocks of rounds.
+        on_progress : called with a :class:`~fedgrem.fit.conversation.Progress` before every exchange.
         engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
         """
         return self._fit(X, y, sites, sample_weight, on_progress, engine)
 
     def predict(self, X: Any, *, sites: Any = None) -> Any:
         """Expected response of every row, ``(N,)``: the components' predictions, averaged with the site's weights."""
-        table, _, _, expected = self._score_rows(X, None, sites)
+        table, expected = self._expected(X, sites)
         return split_like(expected, table)
+
+    def _expected(self, X: Any, sites: Any) -> tuple[Any, Array]:
+        table, rows = self._rows_to_score(X, sites)
+        expected = np.zeros(len(rows))
+        for k, place in enumerate(self._places_for(table, sites is not None)):
+            mine = table.site_of_row == k
+            weights, coef, level, _ = self._line(place)
+            expected[mine] = rows[mine] @ (weights @ coef) + weights @ level
+        return table, expected
 
     def predict_component(self, X: Any, y: Any, *, sites: Any = None) -> Any:
         """Most probable component of every row, given its response, ``(N,)``."""
-        table, posterior, _, _ = self._score_rows(X, y, sites)
+        table, posterior, _ = self._score_rows(X, y, sites)
         return split_like(posterior.argmax(axis=1), table)
 
     def predict_component_proba(self, X: Any, y: Any, *, sites: Any = None) -> Any:
         """Posterior probability of every component for every row, given its response, ``(N, R)``."""
-        table, posterior, _, _ = self._score_rows(X, y, sites)
+        table, posterior, _ = self._score_rows(X, y, sites)
         return split_like(posterior, table)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, sites: Any = None) -> float:
         """R^2 of the expected response, as for any scikit-learn regressor; see ``score_samples`` for the likelihood."""
-        table, _, _, expected = self._score_rows(X, None, sites)
+        table, expected = self._expected(X, sites)
         target = gather_values("y", y, table)
         return float(r2_score(target, expected, sample_weight=gather_values("sample_weight", sample_weight, table)))
 
-    def sample(self, X: Any, *, site: Any = None) -> tuple[NumpyArray, NumpyArray]:
+    def bic(self, X: Any, y: Any, *, sites: Any = None) -> float:
+        """Bayesian information criterion on these rows, the lower the better."""
+        _, _, log_likelihood = self._score_rows(X, y, sites)
+        return float(-2.0 * log_likelihood.sum() + self.n_parameters_ * np.log(len(log_likelihood)))
+
+    def aic(self, X: Any, y: Any, *, sites: Any = None) -> float:
+        """Akaike information criterion on these rows, the lower the better."""
+        _, _, log_likelihood = self._score_rows(X, y, sites)
+        return float(-2.0 * log_likelihood.sum() + 2.0 * self.n_parameters_)
+
+    def sample(self, X: Any, *, site: Any = None) -> tuple[Array, Array]:
         """Draw a response and a component for every row of covariates, from one site's mixture or from the center."""
-        weights, theta, spread = self._params_to_draw_from(site)
-        rows = self._design(np.asarray(X, dtype=float))
+        weights, coef, level, noise = self._line(self._index_to_draw_from(site))
+        rows = np.asarray(X, dtype=float)
         generator = check_random_state(self.random_state)
         labels = generator.choice(len(weights), size=len(rows), p=weights / weights.sum())
-        noise = np.ones(len(weights)) if spread is None else np.exp(spread[:, 0])
-        response = (rows * theta[labels]).sum(axis=1) + noise[labels] * generator.normal(size=len(rows))
+        response = (rows * coef[labels]).sum(axis=1) + level[labels] + noise[labels] * generator.normal(size=len(rows))
         return response, np.asarray(labels)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from sklearn.base import clone
 
-from fedgrem.algorithms.plan import Progress
-from fedgrem.algorithms.selection import LARGEST, Tally, best_number, criteria, next_number
 from fedgrem.data.federation import Federation
 from fedgrem.errors import InputError
 from fedgrem.estimators.parameters import check_count
-from fedgrem.types import NumpyArray
+from fedgrem.fit.conversation import Progress
+from fedgrem.fit.selection import LARGEST, Tally, best_number, criteria, next_number
+from fedgrem.types import Array
 
 if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
@@ -80,7 +80,7 @@ class Search:
         self._left, self._beyond = ([n for n in listed if (n > self._limit) is beyond] for beyond in (False, True))
 
     @property
-    def curve(self) -> dict[str, NumpyArray]:
+    def curve(self) -> dict[str, Array]:
         """The curve so far."""
         return criteria(self.tallies)
 

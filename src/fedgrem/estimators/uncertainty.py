@@ -6,18 +6,16 @@ import numpy as np
 from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
-from fedgrem.algorithms.information import worth_asking
-from fedgrem.data.federation import Units
 from fedgrem.errors import InputError
 from fedgrem.estimators.parameters import check_number
-from fedgrem.types import FitResult, NumpyArray
+from fedgrem.types import FitResult, Array
 
 
 class Interval(NamedTuple):
     """Between what a parameter is likely to be; NaN where nothing can be said."""
 
-    low: NumpyArray
-    high: NumpyArray
+    low: Array
+    high: Array
 
 
 class WithErrors:
@@ -31,24 +29,21 @@ class WithErrors:
     def _errors_switch(self) -> bool | None:
         return None if self.standard_errors == "auto" else bool(self.standard_errors)
 
-    def _wants_errors(self, n_parameters: int) -> bool:
-        return worth_asking(self._errors_switch, self.n_components, n_parameters)
-
-    def _out_of_fit(self, units: Units | None, n_parameters: int) -> NumpyArray:
+    def _out_of_fit(self, n_parameters: int) -> Array:
         """The matrix ``(q, q)`` that takes changes of a component's parameters into the units of the rows."""
         return np.eye(n_parameters)
 
-    def _expose_errors(self, result: FitResult, units: Units | None) -> None:
+    def _expose_errors(self, result: FitResult) -> None:
         """``weights_se_``, ``<theta>_se_`` and ``center_se_``; None if they were not asked for."""
-        self.weights_se_: NumpyArray | None = None
+        self.weights_se_: Array | None = None
         theta = center = None
         if result.theta_covariance is not None and result.weights_variance is not None:
             self.weights_se_ = np.sqrt(result.weights_variance)
-            matrix = self._out_of_fit(units, result.theta.shape[-1])
+            matrix = self._out_of_fit(result.theta.shape[-1])
             theta, center = (_errors(c, matrix) for c in (result.theta_covariance, result.center_covariance))
         self._name_errors(theta, center)
 
-    def _name_errors(self, theta: NumpyArray | None, center: NumpyArray | None) -> None:
+    def _name_errors(self, theta: Array | None, center: Array | None) -> None:
         setattr(self, f"{self._theta_name}_se_", theta)
         self.center_se_ = center
 
@@ -81,7 +76,7 @@ class WithErrors:
         return found
 
 
-def _errors(covariance: NumpyArray | None, matrix: NumpyArray) -> NumpyArray:
+def _errors(covariance: Array | None, matrix: Array) -> Array:
     """Square roots of the diagonals of ``M C M'``, ``(..., q)``; NaN where a variance is."""
     assert covariance is not None
     variance = np.einsum("ab,...bc,ac->...a", matrix, covariance, matrix)

@@ -59,9 +59,38 @@ def tally(result: FitResult, *, pooled: bool = False, log_scale: float = 0.0) ->
     """
     assert result.log_likelihood is not None
     assert result.entropy is not None
-    n_components, n_parameters = result.theta.shape[1:]
     n_rows, names = result.n_rows, result.site_names
     log_likelihood, entropy = result.log_likelihood, result.entropy
+    own, shared, cost = _count(result, pooled=pooled)
+    if pooled:
+        n_rows, names = n_rows.sum(keepdims=True), names[:1]
+        log_likelihood, entropy = log_likelihood[:1], entropy[:1]
+    exchanges = result.cost["start_exchanges"] + result.n_rounds + 1
+    return Tally(
+        n_components=result.theta.shape[1],
+        site_names=names,
+        n_rows=n_rows,
+        log_likelihood=log_likelihood - log_scale * n_rows,
+        entropy=entropy,
+        own=own,
+        shared=shared,
+        shared_cost=cost,
+        settled=result.converged,
+        rounds=result.n_rounds,
+        exchanges=exchanges,
+    )
+
+
+def degrees_of_freedom(result: FitResult, *, pooled: bool = False) -> float:
+    """All free parameters of a fit: those of the sites, and those of the center once."""
+    own, shared, _ = _count(result, pooled=pooled)
+    return float(own.sum() + shared)
+
+
+def _count(result: FitResult, *, pooled: bool) -> tuple[Array, int, float]:
+    """(K,) a site's own free parameters; those of the center; and what these cost, in units of log-likelihood."""
+    n_components, n_parameters = result.theta.shape[1:]
+    n_rows = result.n_rows.sum(keepdims=True) if pooled else result.n_rows
     free = _free(result.distance, n_parameters, result.influence.threshold)
     blocks = [(result.distance == 0.0, n_parameters, free)]
     if result.noise is not None and result.center_noise is not None:
@@ -69,8 +98,6 @@ def tally(result: FitResult, *, pooled: bool = False, log_scale: float = 0.0) ->
         size = result.noise.shape[-1]
         blocks.append((at_center, size, size * ~at_center))
     if pooled:
-        n_rows, names = n_rows.sum(keepdims=True), names[:1]
-        log_likelihood, entropy = log_likelihood[:1], entropy[:1]
         blocks = [(np.ones_like(at_center[:1]), size, np.zeros_like(free[:1])) for at_center, size, free in blocks]
     own, shared, cost = np.full(len(n_rows), n_components - 1.0), 0, 0.0
     for at_center, size, free in blocks:
@@ -78,20 +105,7 @@ def tally(result: FitResult, *, pooled: bool = False, log_scale: float = 0.0) ->
         for here in at_center.T[at_center.any(axis=0)]:
             shared += size
             cost += 0.5 * size * np.log(max(1.0, capped_rows(n_rows)[here].sum()))
-    exchanges = result.cost["start_exchanges"] + result.n_rounds + 1
-    return Tally(
-        n_components=n_components,
-        site_names=names,
-        n_rows=n_rows,
-        log_likelihood=log_likelihood - log_scale * n_rows,
-        entropy=entropy,
-        own=own,
-        shared=shared,
-        shared_cost=float(cost),
-        settled=result.converged,
-        rounds=result.n_rounds,
-        exchanges=exchanges,
-    )
+    return own, shared, float(cost)
 
 
 def _free(distance: Array, n_parameters: int, threshold: Array) -> Array:

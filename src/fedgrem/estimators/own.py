@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedgrem.errors import InputError, InputTypeError, ShapeError
 from fedgrem.estimators.density import FederatedDensity
 from fedgrem.estimators.parameters import check_count
 from fedgrem.families.base import Family
-from fedgrem.families.custom import Custom
-from fedgrem.types import NumpyArray
+from fedgrem.families.own import OwnDensity, check_jax
+from fedgrem.types import Array
 
 
 class FederatedMixture(FederatedDensity):
@@ -33,10 +31,8 @@ class FederatedMixture(FederatedDensity):
     weights_init : array of shape (K, R), optional
     params_init : array of shape (K, R, q), optional
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
-    algorithm, penalty, fallback, penalty_decay, step_size, step_weights, penalty_scaling, penalty_rows : options
-    center_solver, center_sweeps, local_steps, acceleration, max_rounds, tol, n_init, align, alignment : options
-    criterion, tol_errors, standard_errors, dtype, random_state : options
-        As in :class:`FederatedGaussianMixture`.
+    penalty, algorithm, criterion, fallback, standard_errors, max_rounds, tol, n_init, align, verbose, random_state :
+        as in :class:`FederatedGaussianMixture`.
 
     Attributes
     ----------
@@ -46,7 +42,7 @@ class FederatedMixture(FederatedDensity):
     weights_se_, params_se_, center_se_ : (K, R), (K, R, q), (R, q) standard errors, see :meth:`intervals`
         NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
-    penalty_, penalty_path_, site_gain_, site_gain_se_, fitted_alone_ : as in :class:`FederatedGaussianMixture`
+    penalty_, penalty_path_, site_gain_, site_gain_se_, local_only_ : as in :class:`FederatedGaussianMixture`
     n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
     n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
 
@@ -83,36 +79,22 @@ class FederatedMixture(FederatedDensity):
         n_components: Any = 1,
         *,
         draw_row: Callable[..., Any] | None = None,
-        criterion: str = "bic",
-        algorithm: str = "fedgrem",
+        start_rows: int = 5,
         penalty: float | str = "auto",
+        algorithm: Any = "fedgrem",
+        criterion: str = "bic",
         fallback: str | None = "auto",
-        penalty_decay: float = 0.1,
-        step_size: float = 0.95,
-        step_weights: str = "current",
-        penalty_scaling: str = "fixed",
-        penalty_rows: str = "auto",
-        center_solver: str = "auto",
-        center_sweeps: int = 2,
-        local_steps: int | str = "auto",
-        acceleration: bool | str = "auto",
+        standard_errors: bool | str = "auto",
         max_rounds: int = 1000,
         tol: float = 1e-6,
-        tol_errors: float = 0.003,
-        standard_errors: bool | str = "auto",
         n_init: int = 10,
-        start_rows: int = 5,
         weights_init: Any = None,
         params_init: Any = None,
-        align: bool = True,
-        alignment: str = "assignment",
-        dtype: str = "float64",
+        align: bool | str = True,
+        verbose: int = 0,
         random_state: Any = None,
     ) -> None:
         self._store(locals())
-
-    def _tol_errors(self) -> float:
-        return 0.0  # what a standard error of a parameter of the user's own is about, nobody knows beforehand
 
     def _family(self) -> Family:
         for name in ("log_density", "draw_start"):
@@ -123,9 +105,9 @@ class FederatedMixture(FederatedDensity):
                 )
         assert self.log_density is not None
         assert self.draw_start is not None
-        return Custom(self.log_density, self.draw_start, self.start_rows)
+        return OwnDensity(self.log_density, self.draw_start, self.start_rows)
 
-    def sample(self, n_samples: int = 1, *, site: Any = None) -> tuple[NumpyArray, NumpyArray]:
+    def sample(self, n_samples: int = 1, *, site: Any = None) -> tuple[Array, Array]:
         """Draw rows ``(n, p)`` and their components ``(n,)`` from one site's mixture, or from the center.
 
         Parameters
@@ -133,7 +115,7 @@ class FederatedMixture(FederatedDensity):
         n_samples : how many rows.
         site : a fitted site; None draws from the common center (or from the only site).
         """
-        weights, params, _ = self._params_to_draw_from(site)
+        weights, params, _ = self._params_of(self._index_to_draw_from(site))
         check_count("n_samples", n_samples, least=1)
         if self.draw_row is None:
             raise InputError(
@@ -148,18 +130,23 @@ class FederatedMixture(FederatedDensity):
         super()._check_parameters()
         check_count("start_rows", self.start_rows, least=1)
 
-    def _check_family(self, family: Family, n_features: int) -> None:
+    def _check_family(self, n_features: int) -> None:
         """Trace the user's functions once, on shapes only, so that a mistake is named here and not deep in a fit."""
-        assert isinstance(family, Custom)
-        rows = jnp.zeros((self.start_rows, n_features))
-        key = jnp.zeros(2, dtype=jnp.uint32)
-        start = _trace("draw_start", family.row_start, key, rows)
-        if len(start.shape) != 1 or not np.issubdtype(start.dtype, np.floating):
-            raise ShapeError(
-                f"draw_start returned shape {start.shape} of {start.dtype}, expected (q,) floats: the parameters of "
-                "one component."
-            )
-        value = _trace("log_density", family.row_log_density, rows[0], start)
+        check_jax()
+        import jax
+
+        family: Any = self._family()
+        with jax.enable_x64(True):
+            rows = jax.ShapeDtypeStruct((self.start_rows, n_features), np.float64)  # type: ignore[no-untyped-call]
+            row = jax.ShapeDtypeStruct((n_features,), np.float64)  # type: ignore[no-untyped-call]
+            key = jax.ShapeDtypeStruct((2,), np.uint32)  # type: ignore[no-untyped-call]
+            start = _trace("draw_start", family.row_start, key, rows)
+            if len(start.shape) != 1 or not np.issubdtype(start.dtype, np.floating):
+                raise ShapeError(
+                    f"draw_start returned shape {start.shape} of {start.dtype}, expected (q,) floats: the parameters "
+                    "of one component."
+                )
+            value = _trace("log_density", family.log_density, row, start)
         if value.shape != ():
             raise ShapeError(
                 f"log_density returned shape {value.shape}, expected a scalar for one row and one component."
@@ -167,6 +154,8 @@ class FederatedMixture(FederatedDensity):
 
 
 def _trace(name: str, function: Callable[..., Any], *shapes: Any) -> Any:
+    import jax
+
     try:
         return jax.eval_shape(function, *shapes)
     except Exception as error:

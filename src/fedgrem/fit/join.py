@@ -1,0 +1,74 @@
+"""One more site later: the phase of the rounds with a frozen center."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedgrem.algorithms.base import Pull
+from fedgrem.fit.conversation import Agreed, Ask, Phase, everyone, with_agreement
+from fedgrem.fit.em import LARGEST_PENALTY, Prior, objective
+from fedgrem.fit.rounds import Played, distances, play_rounds
+from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.starts import align_to
+from fedgrem.fit.tasks import StartRequest
+from fedgrem.types import Array, FitResult, Params, map_arrays
+
+
+def join(spec: FitSpec, name: str, center: Params, agreed: Agreed) -> Phase[FitResult]:
+    """Fit one site against a center, ``(R,), (R, q), (C, s)``; ``spec.algorithm`` holds it frozen.
+
+    From the site's own start, which is given the center's labels, and from the center; the better objective, the
+    log-likelihood less :math:`\\sqrt n \\lambda \\sum_r w_r \\|\\theta_r - c_r\\|` (capped as for starts), wins.
+    """
+    return (yield from with_agreement(_join(spec, name, center), agreed))
+
+
+def _join(spec: FitSpec, name: str, center: Params) -> Phase[FitResult]:
+    family, algorithm = spec.family, spec.algorithm
+    one: Params = map_arrays(lambda leaf: leaf[None], center)
+    replies = yield Ask("start", StartRequest(np.zeros(1, dtype=int), one.noise))
+    own = align_to(family, replies.mail.params, center)
+    n_rows: Array = replies.mail.n_rows
+    nothing = Pull(np.zeros(()), np.zeros(()), everyone(1))
+    penalty = min(float(getattr(algorithm, "penalty", 0.0)), LARGEST_PENALTY)
+    prior = Prior(one.theta, np.array([penalty]), one.noise)
+    ends: list[tuple[Played, float, float]] = []
+    for start in (own, one):
+        played = yield from play_rounds(spec, algorithm.begin(family, start, n_rows, nothing))
+        scored = yield Ask("score", played.central.params)
+        reached: Array = scored.mail.log_likelihood
+        value = float(objective(family, played.central.params, reached, n_rows, prior)[0])
+        ends.append((played, value, float(reached[0])))
+    # The center's way wins ties: where both lead to one answer, it has the center's labels for certain.
+    choice = 0 if ends[0][1] > ends[1][1] + 1e-7 * (1.0 + abs(ends[1][1])) else 1
+    played, _, log_likelihood = ends[choice]
+    looked = yield Ask("look", one)
+    look: Any = looked.mail
+    central = played.central
+    return FitResult(
+        site_names=(name,),
+        weights=central.params.weights,
+        theta=central.params.theta,
+        center=center.theta,
+        noise=central.params.noise,
+        center_noise=center.noise,
+        distance=distances(family, central),
+        n_rows=n_rows,
+        n_rounds=played.n_rounds,
+        converged=played.stopped,
+        unsettled=() if played.settled.all() else (name,),
+        history={"log_likelihood": np.array([[log_likelihood]]), "movement": played.history["movement"][-1:]},
+        influence=played.influence,
+        start_choice=np.array([choice]),
+        look={
+            "theta": look.params.theta,
+            "log_likelihood": look.log_likelihood,
+            "at_center": look.at_center,
+        },
+    )
+
+
+def as_one_site(spec: FitSpec, algorithm: Any, tol: float) -> FitSpec:
+    """The spec of a fit for one more site of it."""
+    return replace(spec, algorithm=algorithm, tol=tol, given=None, start=replace(spec.start, joint_starts=0))
