@@ -18,7 +18,7 @@ from rich.table import Table
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.compiled import keep_compiled_programs
 from fedgrem.data.simulate import simulate
-from fedgrem.experiments.runner import read_lines
+from fedgrem.studies.runner import read_lines
 
 TRUE = 5
 

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
-from fedgrem.experiments.real import DATA, embedding_of, load
+from fedgrem.studies.splits import DATA, embedding_of, load
 
 HELD_OUT = 5_000
 SAMPLE = 10_000

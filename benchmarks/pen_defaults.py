@@ -21,9 +21,10 @@ import numpy as np
 from fedgrem import FederatedGaussianMixture
 from fedgrem.compiled import keep_compiled_programs
 from fedgrem.engines.inprocess import InProcess
-from fedgrem.experiments.real import DATA, SiteRows, by_site, split_and_spoil
-from fedgrem.experiments.runner import environment, in_processes, read_lines
 from fedgrem.kernels.scores import misclustering_rate
+from fedgrem.studies.processes import environment, in_processes
+from fedgrem.studies.runner import read_lines
+from fedgrem.studies.splits import DATA, SiteRows, by_site, split_and_contaminate
 
 FIXED = (0.0, 0.25, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
 
@@ -42,7 +43,9 @@ def play(job: Job) -> dict[str, float]:
     keep_compiled_programs()
     data = by_site("pen", 0)
     chosen = np.random.default_rng([job.seed, 7]).permutation(len(data.rows))[: job.n_writers]
-    split = split_and_spoil(SiteRows(*([part[k] for k in chosen] for part in data)), job.seed, n_train=job.n_train)
+    split = split_and_contaminate(
+        SiteRows(*([part[k] for k in chosen] for part in data)), job.seed, n_train=job.n_train
+    )
     names = [f"writer-{k:02d}" for k in chosen]
     trained, tested = (dict(zip(names, rows, strict=True)) for rows in (split.trained, split.tested))
     found: dict[str, float] = {}

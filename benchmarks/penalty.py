@@ -18,8 +18,8 @@ from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.search import find_starts
 from fedgrem.data.simulate import Simulation, simulate
 from fedgrem.engines.inprocess import InProcess
-from fedgrem.experiments.cells import set_up
 from fedgrem.kernels.precision import precision
+from fedgrem.studies.cells import set_up
 from fedgrem.types import FitResult, NumpyArray
 
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, np.inf)

@@ -22,8 +22,8 @@ from fedgrem.algorithms.rounds import Saved, run
 from fedgrem.algorithms.search import find_starts
 from fedgrem.data.simulate import simulate
 from fedgrem.engines import inprocess
-from fedgrem.experiments.cells import set_up
 from fedgrem.kernels.precision import precision
+from fedgrem.studies.cells import set_up
 from fedgrem.types import NumpyArray, Params
 
 CLOSE = 1e-3

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -16,13 +14,12 @@ import typer
 
 from fedgrem.cli.files import check_writable
 from fedgrem.cli.options import listed
-from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedgrem.experiments.runner import StudyProgress
-    from fedgrem.report.study_tables import Table
+    from fedgrem.studies.pages.stats import Table
+    from fedgrem.studies.runner import StudyProgress
 
 
 class Which(StrEnum):
@@ -45,10 +42,6 @@ class Embedding(StrEnum):
     umap = "umap"
     tsne = "tsne"
     pca = "pca"
-
-
-FIRST_TIME = {Embedding.umap: "about three minutes", Embedding.tsne: "up to an hour", Embedding.pca: "some seconds"}
-"""What it takes to embed 70,000 images; after that they are read from the cache."""
 
 
 class Shape(StrEnum):
@@ -131,63 +124,42 @@ def reproduce(
     from rich.console import Console
 
     from fedgrem.cli.screen import notice
-    from fedgrem.experiments.runner import missing_cells, read_rows, run_study
-    from fedgrem.experiments.specs import EMBEDDINGS, REAL, STUDIES
-    from fedgrem.report.study import Run, duration, write_report
-    from fedgrem.report.study_tables import tables
-    from fedgrem.report.study_words import verdicts
+    from fedgrem.studies.command import choose, n_done, play
+    from fedgrem.studies.pages.page import duration
+    from fedgrem.studies.pages.tables import tables
+    from fedgrem.studies.pages.words import verdicts
 
-    plan = STUDIES[study.value](quick)
-    if start is Start.paper:
-        plan = plan.from_paper_starts()
-    if seeds is not None:
-        plan = plan.with_seeds(seeds)
-    if methods is not None:
-        plan = plan.with_methods(listed(methods))
-    real = study.value in REAL
-    if real and start is Start.paper:
-        raise InputError("--start paper is for the simulations; studies on real data have one search for all methods.")
-    if not real and covariance is not None:
-        raise InputError("--covariance is for studies on real data; the simulations have the paper's unit covariances.")
-    if covariance is not None:
-        plan = plan.with_covariance(covariance.value)
-    name = study.value + ("-quick" if quick else "") + ("-paper-starts" if start is Start.paper else "")
-    if study.value in EMBEDDINGS:
-        embedding = embedding or Embedding(EMBEDDINGS[study.value])
-        plan = plan.with_embedding(embedding.value)
-        name += f"-{embedding.value}"
-    elif embedding is not None:
-        raise InputError(f"--embedding is for studies on images: {', '.join(EMBEDDINGS)}; leave it out.")
-    name += f"-{covariance.value}" if covariance is not None else ""
-    folder = out or Path("results") / name
+    chosen = choose(
+        study.value,
+        quick=quick,
+        seeds=seeds,
+        methods=None if methods is None else listed(methods),
+        paper_starts=start is Start.paper,
+        embedding=None if embedding is None else embedding.value,
+        covariance=None if covariance is None else covariance.value,
+    )
+    plan = chosen.study
+    folder = out or Path("results") / chosen.folder
     check_writable(folder)
-    command = _command()
-    resumed = len(plan.cells()) - len(missing_cells(plan, read_rows(folder)))
-    workers = workers or os.cpu_count() or 1
-    begin = time.monotonic()
+    command = shlex.join(["fedgrem", *sys.argv[1:]])
     try:
-        with _compiled_programs_kept(), _data_at(data), _bar(plan.title) as (tell, say):
-            note = _prepared(study, embedding, say) if real else ""
-            rows = run_study(plan, folder, workers=workers, on_progress=tell)
+        with _bar(plan.title) as (tell, say):
+            done = play(chosen, folder, command, workers=workers, data=data, on_progress=tell, say=say)
     except KeyboardInterrupt:
-        done = len(plan.cells()) - len(missing_cells(plan, read_rows(folder)))
-        notice(f"interrupted with {done} of {len(plan.cells())} cells done, kept in {folder}; to go on: {command}")
+        n_cells = len(plan.cells())
+        notice(
+            f"interrupted with {n_done(plan, folder)} of {n_cells} cells done, kept in {folder}; to go on: {command}"
+        )
         raise typer.Exit(130) from None
-    seconds = time.monotonic() - begin
-    written = write_report(plan, rows, folder, Run(command, seconds, workers, resumed, note))
     console = Console(highlight=False)
-    console.print(_rich_table(tables(plan, rows)[0], console.width))
+    console.print(_rich_table(tables(plan, done.rows)[0], console.width))
     console.print()
-    for verdict in verdicts(plan, rows):
+    for verdict in verdicts(plan, done.rows):
         mark = {True: "[green]holds  [/]", False: "[yellow]differs[/]", None: "open   "}[verdict.holds]
         console.print(f"{mark} {_escaped(verdict.claim)} [dim]{_escaped(verdict.finding)}[/]")
-    console.print(f"\n{len(rows)} rows in {duration(seconds)}.")
-    for path in written:
+    console.print(f"\n{len(done.rows)} rows in {duration(done.seconds)}.")
+    for path in done.written:
         console.print(str(path), soft_wrap=True)
-
-
-def _command() -> str:
-    return shlex.join(["fedgrem", *sys.argv[1:]])
 
 
 def _escaped(text: str) -> str:
@@ -211,69 +183,12 @@ def _rich_table(table: Table, width: int) -> Any:
 
 
 @contextmanager
-def _data_at(folder: Path | None) -> Iterator[None]:
-    """Workers read from their environment where the files are."""
-    from fedgrem.experiments.real import DATA
-    from fedgrem.experiments.runner import environment
-
-    with environment({} if folder is None else {DATA: str(folder.resolve())}):
-        yield
-
-
-def _prepared(study: Which, embedding: Embedding | None, say: Callable[[str], None]) -> str:
-    """Have the data set, and its embedding, ready before workers start; returns what the page is to say of it."""
-    from fedgrem.experiments.real import embedding_of, load
-    from fedgrem.kernels.precision import precision
-    from fedgrem.report.study import duration
-
-    data = load(
-        "pen" if study is Which.pen_small else study.value,
-        lambda name, done, total: say(f"downloading {name}: {_amount(done, total)}"),
-    )
-    if embedding is None:
-        return ""
-    say(f"embedding the images by {embedding.value}: {FIRST_TIME[embedding]}, the first time only")
-    with precision("float64"):
-        found = embedding_of(
-            data,
-            embedding.value,
-            lambda done, total: say(f"embedding the images, the first time only: step {done} of {total}"),
-        )
-    versions = ", ".join(f"{name} {version}" for name, version in found.made.get("versions", {}).items())
-    return f"Images were embedded by {embedding.value} ({versions}) in {duration(found.seconds)}, with seed 0."
-
-
-def _amount(done: int, total: int | None) -> str:
-    """How much of a file is there; the files of labels are too small for megabytes."""
-    size, unit = (1e6, "MB") if max(done, total or 0) >= 1e6 else (1e3, "kB")
-    return f"{done / size:.0f} {unit}" if total is None else f"{done / size:.0f} of {total / size:.0f} {unit}"
-
-
-@contextmanager
-def _compiled_programs_kept() -> Iterator[None]:
-    """Workers read this from their environment: only the first ever run of a study compiles."""
-    from fedgrem.compiled import cache_folder
-    from fedgrem.experiments.runner import environment
-
-    folder = cache_folder()
-    wanted = {
-        "JAX_COMPILATION_CACHE_DIR": str(folder),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
-    }
-    if folder is None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        yield
-        return
-    with environment(wanted):
-        yield
-
-
-@contextmanager
 def _bar(title: str) -> Iterator[tuple[Callable[[StudyProgress], None], Callable[[str], None]]]:
     """What a study tells of its cells, and what is to be said before there are any."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from fedgrem.report.study import duration
+    from fedgrem.studies.pages.page import duration
 
     columns = (
         SpinnerColumn(),

@@ -1,0 +1,1 @@
+"""A finished study told: statistics over seeds, tables, claims with findings, figures, and one HTML page."""

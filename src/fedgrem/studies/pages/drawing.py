@@ -1,0 +1,84 @@
+"""How the figures of studies look, whatever they show. No pyplot, hence no global state and no display."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedgrem.errors import MissingExtraError
+from fedgrem.report.names import name_of
+from fedgrem.studies.pages.stats import Stat
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STYLES: dict[str, tuple[str, str, Any]] = {
+    "fedgrem": ("#D55E00", "o", "-"),
+    "local-em": ("#000000", "s", "-"),
+    "local-grem": ("#B5B5B5", "x", (0, (4, 2))),
+    "fedem": ("#0072B2", "^", "-"),
+    "fedgmm": ("#56B4E9", "v", (0, (4, 2))),
+    "tgmm": ("#009E73", "D", "-"),
+    "fedem-sa": ("#CC79A7", "P", (0, (4, 2))),
+    "pooled-em": ("#8C5A10", "<", "-"),
+    "pooled-grem": ("#E69F00", "|", (0, (4, 2))),
+}
+"""Method -> colour (after Okabe and Ito), marker, dashes. A dashed line lets a solid one show through."""
+
+
+def legend(figure: Figure, ax: Axes, methods: list[str], *others: str) -> None:
+    """Below the figure, in the order of the study; ``others`` are the labels of lines that are no method of it."""
+    handles, labels = ax.get_legend_handles_labels()
+    found = dict(zip(labels, handles, strict=True))
+    names = [name for name in (*(name_of(method) for method in methods), *others) if name in found]
+    columns = len(names) if len(names) <= 5 else -(-len(names) // 2)
+    figure.legend([found[name] for name in names], names, loc="outside lower center", ncols=columns, frameon=False,
+                  fontsize=10, handlelength=3.2, columnspacing=2.0)  # fmt: skip
+
+
+def method_line(ax: Axes, x: Any, found: list[Stat], method: str) -> None:
+    """Means of one method; ours with a band of two standard errors either side."""
+    middle, error = np.array([one.mean for one in found]), np.nan_to_num([one.se for one in found])
+    color, marker, dashes = STYLES[method]
+    ours = method == "fedgrem"
+    if ours:  # one band: nine on top of each other say nothing
+        ax.fill_between(x, middle - 2 * error, middle + 2 * error, color=color, alpha=0.15, linewidth=0)
+    ax.plot(
+        x, middle, color=color, linestyle=dashes, marker=marker, label=name_of(method),
+        zorder=5 if ours else 3 if dashes == "-" else 4,
+        linewidth=2.6 if ours else 1.5, markersize=6.5 if ours else 5, markeredgewidth=1.4 if marker in "x|" else 0.8,
+    )  # fmt: skip
+
+
+def plain_ticks(ax: Axes, x: Any) -> None:
+    """1, 2, 5 and the like instead of powers; the measured places along the horizontal axis."""
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set_xscale("log")
+    ax.set_xticks(x, [f"{value:g}" for value in x])
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def tidy(ax: Axes, axis: Any = "y") -> None:
+    """No frame above and to the right, a pale grid behind."""
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.grid(axis=axis, which="major", color="#E6E6E6", linewidth=0.8)
+    ax.set_axisbelow(True)
+
+
+def new_figure(size: tuple[float, float]) -> Figure:
+    """An empty figure of so many inches, or word of what is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "the figures of a study need matplotlib, which is not installed; run: pip install 'fedgrem[plots]'. "
+            "The rows are kept: run the same command again afterwards."
+        ) from error
+    return Figure(figsize=size, layout="constrained", dpi=160)

@@ -1,0 +1,110 @@
+"""Jobs on all cores: worker processes of one thread each, which end with their parent and leave Ctrl-C to it."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import TypeVar
+
+from fedgrem.errors import FedGrEMError
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+"""XLA's flag; given twice, compiled programs would not be found again in JAX's cache."""
+
+
+class InterruptedStudyError(FedGrEMError):
+    """A worker died; what was finished is on disk."""
+
+
+def in_processes(play: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Result]]:
+    """Every job with its result, as they finish. Processes are spawned: JAX does not survive a fork."""
+    if not jobs:
+        return
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    with _one_thread_each(), ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
+        try:
+            with _interrupts_wait():
+                futures = {pool.submit(play, job): job for job in jobs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise InterruptedStudyError(
+                "a worker process died, perhaps for want of memory; finished rows are kept. Run the same command "
+                "again, with fewer --workers if need be."
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
+
+
+def _begin_worker() -> None:
+    """Ctrl-C is the parent's business; and a worker whose parent was killed has nobody left to work for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def leave_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C back while workers are started: one that is cut off half way would complain on the screen.
+
+    A job in the background of a shell ignores Ctrl-C, and goes on doing so.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Workers share the cores: each computes in one thread, set before it loads JAX.
+
+    NPROC is the size of XLA's own pool: left at all cores, it hands work from thread to thread, and a cell takes a
+    third longer.
+    """
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    wanted = {
+        "XLA_FLAGS": " ".join(flags if ONE_THREAD in flags else [*flags, ONE_THREAD]),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "NPROC": "1",
+    }
+    with environment(wanted):
+        yield
+
+
+@contextmanager
+def environment(wanted: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the processes started in this scope, and as they were after it."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
