@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedgrem import __version__, load_model
+from fedgrem import FederatedRegressionMixture, __version__, load_model
 from fedgrem.cli import main
 from fedgrem.cli.screen import warnings_as_notices
-from fedgrem.cli.tables import summary_view
-from fedgrem.report.summary import SiteSummary, Summary, summarize
+from fedgrem.cli.tables import print_summary
+from fedgrem.report.summary import summarize, summary_text, text_of
 from tests.report.models import made_up
 from tests.told import assert_one_error
 
@@ -92,7 +92,7 @@ def test_fit_saves_a_model_and_says_what_it_found(folder, tmp_path, capsys):
     assert run(*arguments, "-o", tmp_path / "m") == 0
     out = capsys.readouterr().out
     assert "Gaussian mixture: 2 components over 4 sites, 160 rows" in out
-    assert "Suspect: west" in out
+    assert "1 of 4 sites is suspect: west" in out
     assert (tmp_path / "m" / "model.json").exists()
 
 
@@ -185,15 +185,23 @@ def test_show_names_components_of_which_a_site_has_no_rows(tmp_path, monkeypatch
 
 
 def test_the_parameters_that_are_shown_do_not_depend_on_units():
-    from rich.console import Console
-
     fitted = made_up(3, 21, 2)
     fitted.center_[:, 0] = 0.0, 1000.0
     fitted.center_covariances_ = np.diag([1e12, *np.ones(20)])[None]
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(summary_view(summarize(fitted), 80))
-    shown = re.findall(r"^x\d+", console.export_text(), flags=re.MULTILINE)
+    shown = re.findall(r"^x\d+", summary_text(fitted), flags=re.MULTILINE)
     assert shown == [f"x{j}" for j in range(1, 21)]
+
+
+def test_show_tells_intercepts_and_where_the_sites_it_leaves_out_are(tmp_path, monkeypatch, capsys):
+    fitted = made_up(21, 2, 2, cls=FederatedRegressionMixture)
+    fitted.center_intercept_ = np.array([1.5, -2.5])
+    monkeypatch.setattr("fedgrem.cli.files.load", lambda _: SimpleNamespace(model=fitted))
+    assert run("show", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"(?m)^intercept +1\.50 +-2\.50$", out)
+    assert "See every site with --all" in out
+    assert run("show", tmp_path, "--all") == 0
+    assert "See every site with --all" not in capsys.readouterr().out
 
 
 def test_one_more_site_joins_a_saved_model(folder, model, tmp_path, capsys):
@@ -311,31 +319,16 @@ def test_demo_compares_with_fitting_alone_and_writes_plot_and_rows(tmp_path, cap
     assert pl.read_csv(tmp_path / "demo.csv").shape == (1500, 11)
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize(("n_sites", "n_components", "n_parameters"), [(2, 1, 1), (10, 5, 10), (1000, 30, 300)])
-def test_tables_fit_the_terminal_and_say_what_they_leave_out(width, n_sites, n_components, n_parameters):
-    from rich.console import Console
-
-    generator = np.random.default_rng(0)
-    share = [1.0 / n_components] * n_components
-    found = {"p_value": 1e-6, "p_distance": 5e-7, "p_fit": 0.5, "distance": 9.0, "expected": 1.0, "fit": 0.0}
-    words = ["similar"] * (n_sites - 1) + ["suspect"]
-    sites = [
-        SiteSummary(f"site-[{k}]", 100.0, share, [0.0] * n_components, n_components, float(k), word, found, True)
-        for k, word in enumerate(words)
-    ]
-    summary = Summary(
-        "Gaussian mixture", n_components, 10, True, 2.0, [f"column {j}" for j in range(n_parameters)],
-        generator.normal(size=(n_components, n_parameters)).tolist(), None, share, 1.0, 3.0, 0.01, sites,
-    )  # fmt: skip
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(summary_view(summary, width))
-    text = console.export_text()
-    assert f"site-[{n_sites - 1}]" in text
-    assert max(map(len, text.splitlines())) <= width
-    if n_sites > 20:
-        assert "the 20 sites farthest from the center" in text
-        assert "the 20 parameters in which the centers differ most" in text
+def test_colours_change_nothing_but_the_looks(monkeypatch, capsys):
+    summary = summarize(made_up(5, 2, 2))
+    monkeypatch.setenv("COLUMNS", "80")
+    print_summary(summary)
+    assert capsys.readouterr().out == text_of(summary, 80) + "\n"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    print_summary(summary)
+    coloured = capsys.readouterr().out
+    assert "\x1b[1;31msuspect\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == text_of(summary, 80) + "\n"
 
 
 def test_only_the_packages_own_warnings_are_shown(capsys):

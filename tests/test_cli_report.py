@@ -10,6 +10,7 @@ from fedgrem.cli import main
 from tests.told import assert_one_error
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
 
 NAMES = ("north", "south", "east", "west")
 

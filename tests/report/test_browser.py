@@ -19,6 +19,7 @@ from fedgrem.report.summary import summarize
 from tests.report.models import made_up
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PROGRAM = next(filter(None, map(shutil.which, NAMES)), None)

@@ -1,6 +1,7 @@
 """The page of a fit: what it says is what the model holds, and it needs nothing from elsewhere."""
 
 import re
+import sys
 from datetime import datetime
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -10,18 +11,21 @@ import polars as pl
 import pytest
 
 from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
-from fedgrem.errors import InputError, ShapeError
+from fedgrem.errors import InputError, MissingExtraError, ShapeError
 from fedgrem.plots import plot_rows
+from fedgrem.report.attributes import algorithm_name, algorithm_title, sharing
 from fedgrem.report.gain import Gains, SiteGain
 from fedgrem.report.model import model_page, write_model_report
-from fedgrem.report.model_sections import drawing
-from fedgrem.report.model_words import Origin, _agreement
 from fedgrem.report.numbers import decimals_for, fixed
+from fedgrem.report.page import document, environment, fact_list, marked_list, table_markup
 from fedgrem.report.rows import given_rows
 from fedgrem.report.summary import summarize
+from fedgrem.report.view import Origin, drawing
+from fedgrem.report.words import agreement
 from tests.report.models import made_up
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
 
 GAINS = Gains(
     [SiteGain("site-0", 80, 20, -3.0, -3.5, 0.5, 0.1), SiteGain("site-4", 80, 20, -4.0, -3.0, -1.0, 0.2)],
@@ -47,7 +51,7 @@ class Tags(HTMLParser):
 @pytest.fixture
 def _no_figures(monkeypatch):
     """Figures are most of the work, and not what a test of words is about."""
-    monkeypatch.setattr("fedgrem.report.model_sections.drawing", lambda *_: "<svg></svg>")
+    monkeypatch.setattr("fedgrem.report.view.drawing", lambda *_: "<svg></svg>")
 
 
 def page_of(model, *arguments):
@@ -190,6 +194,16 @@ def test_the_spread_within_components_stands_beside_the_centers(n_covariances):
 
 
 @pytest.mark.usefixtures("_no_figures")
+def test_pointing_at_a_center_tells_how_well_it_is_known():
+    model = made_up(3, 2, 2)
+    model.center_ = np.array([[1.0, 2.0], [3.0, 4.0]])
+    model.center_se_ = np.array([[0.1, np.nan], [0.1, 0.2]])
+    text = page_of(model)
+    assert 'title="standard error 0.100, 95% interval 0.804 to 1.196">1.00</td>' in text
+    assert text.count("95% interval") == 3
+
+
+@pytest.mark.usefixtures("_no_figures")
 def test_intercept_and_noise_of_a_regression_are_shown_where_it_has_them():
     model = made_up(3, 2, 2, cls=FederatedRegressionMixture)
     model.center_intercept_, model.center_noise_ = np.array([1.5, 2.5]), np.array([7.5, 7.5])
@@ -283,7 +297,7 @@ def test_components_without_rows_are_listed_and_not_taken_for_agreement():
     model.vanished_ = np.zeros((5, 3), dtype=bool)
     model.vanished_[0, [0, 2]] = model.vanished_[-1, 1] = True
     text = page_of(model)
-    assert "site-0 has next to no rows of components 0 and 2; what stands there is the center&#x27;s." in text
+    assert "site-0 has next to no rows of components 0 and 2; what stands there is the center&#39;s." in text
     assert "site-4 has next to no rows of component 1; what stands there rests on next to nothing." in text
     assert text.count(">◦</td>") == 2
 
@@ -295,7 +309,7 @@ def test_many_sites_without_rows_of_a_component_are_counted():
     model.vanished_ = np.arange(2) == np.ones((40, 1))
     text = page_of(model)
     assert "site-0 has next to no rows of component 1, site-1 of component 1, site-2" in text
-    assert "site-29 of component 1, and 10 more sites of some; what stands there is the center&#x27;s." in text
+    assert "site-29 of component 1, and 10 more sites of some; what stands there is the center&#39;s." in text
 
 
 @pytest.mark.usefixtures("_no_figures")
@@ -353,10 +367,36 @@ def test_a_model_that_is_not_fitted_is_refused(tmp_path):
 
 
 def test_a_site_with_its_own_fit_is_not_said_to_share_the_components():
-    summary = SimpleNamespace(sites=[None] * 3)
-    model = SimpleNamespace(algorithm="fedgrem", penalty_=np.inf, fitted_alone_=np.array([False, False, True]))
-    ((_, _, said),) = _agreement(model, summary)
-    assert said.startswith("All sites but 1, with a fit of its own, share the components")
-    model.fitted_alone_[:] = False
-    ((_, _, said),) = _agreement(model, summary)
-    assert said.startswith("All sites share the components")
+    model = made_up(3, penalty=np.inf)
+    model.local_only_ = np.array([False, False, True])
+    (line,) = agreement(summarize(model))
+    assert str(line).startswith("All sites but 1, with a fit of its own, share the components")
+    model.local_only_[:] = False
+    (line,) = agreement(summarize(model))
+    assert str(line).startswith("All sites share the components")
+
+
+def test_an_algorithm_may_be_an_object():
+    model = made_up()
+    model.algorithm = SimpleNamespace(traits=SimpleNamespace(title="FedEM"))
+    assert (algorithm_title(model), algorithm_name(model), sharing(model)) == ("FedEM", "fedem", "shared")
+
+
+def test_without_jinja2_the_extra_that_brings_it_is_named(tmp_path, monkeypatch):
+    environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fedgrem\[report\]'"):
+        made_up().report(tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_parts_of_finished_markup_stay_as_they_are_and_words_are_escaped():
+    assert fact_list({"a": "<i>b</i>"}) == "<dl><dt>a</dt><dd><i>b</i></dd></dl>"
+    line = '<li><span class="mark yes">&lt;x&gt;</span><b>y</b></li>'
+    assert marked_list([("yes", "<x>", "<b>y</b>")]) == f'<ul class="verdicts">{line}</ul>'
+    table = "<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>1\n2</td></tr></tbody></table>"
+    assert table_markup(["<th>a</th>"], [["<td>1\n2</td>"]]) == f'<div class="scroll">{table}</div>'
+    page = document("a & b", ["<p>c</p>"], ".d{color:red}")
+    assert "<title>a &amp; b · fedgrem</title>" in page
+    assert "<p>c</p>" in page
+    assert ".d{color:red}" in page

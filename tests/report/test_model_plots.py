@@ -7,9 +7,9 @@ import pytest
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.plots import plot_centers, plot_gain, plot_likelihood, plot_rows, plot_sites, plot_thresholds
+from fedgrem.report.attributes import suspect_beyond
 from fedgrem.report.gain import Gains, SiteGain
 from fedgrem.report.page import picture
-from fedgrem.report.summary import suspect_beyond
 from tests.report.models import made_up
 
 pytest.importorskip("matplotlib")

@@ -1,12 +1,14 @@
 import json
+import re
+import sys
 
 import numpy as np
 import pytest
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.errors import InputError
-from fedgrem.report import summarize
-from fedgrem.report.summary import parameter_names, parameter_units, pull, suspect_beyond
+from fedgrem.report import html_summary, summarize, summary_text
+from fedgrem.report.attributes import parameter_names, parameter_units, pull, suspect_beyond
 from tests.report.models import made_up
 
 
@@ -55,7 +57,7 @@ def test_extreme_penalties_leave_plain_json(penalty):
 
 def test_rare_components_are_pulled_farther_and_a_site_fitted_alone_is_not_pulled():
     model = made_up(n_sites=3, n_components=2)
-    model.fitted_alone_ = np.array([False, True, False])
+    model.local_only_ = np.array([False, True, False])
     expected = 4.0 / np.sqrt(100.0 * 2 * model.weights_)  # lambda is 4, rows are 100
     expected[1] = 0.0
     np.testing.assert_allclose(pull(model), expected)
@@ -87,3 +89,56 @@ def test_parameters_without_names_are_numbered():
 def test_a_model_that_is_not_fitted_is_refused():
     with pytest.raises(InputError, match="this FederatedGaussianMixture is not fitted; call fit first"):
         summarize(FederatedGaussianMixture())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(("n_sites", "n_components", "n_features"), [(2, 1, 1), (10, 5, 10), (300, 30, 100)])
+def test_a_text_fits_its_width_and_says_what_it_leaves_out(width, n_sites, n_components, n_features):
+    model = made_up(n_sites, n_features, n_components)
+    model.site_names_[-1] = "west"
+    text = summary_text(model, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert re.search(r"(?m)^west +suspect +100 ", text)
+    text = " ".join(text.split())
+    assert ("the 20 sites farthest from the center are shown, of 300." in text) == (n_sites == 300)
+    assert ("the 20 parameters in which the centers differ most are shown" in text) == (n_features == 100)
+
+
+def test_a_text_tells_the_number_of_components_the_centers_the_sites_and_the_verdicts():
+    model = made_up(5, 2, 2)
+    model.selection_ = {name: np.array([2]) for name in ("n_components", "n_parameters", "rounds", "settled")}
+    model.selection_ |= {name: np.array([1.5]) for name in ("log_likelihood", "bic", "icl")}
+    model.n_components_ = 2
+    text = summary_text(model)
+    parts = ["How many components: 2, by BIC", "Gaussian mixture: 2 components over 5 sites, 500 rows", "Centers",
+             "Sites", "1 of 5 sites is suspect: site-4 (30.0 from the center"]  # fmt: skip
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_a_text_and_json_tell_the_intercepts_and_noise_of_a_regression():
+    model = made_up(3, 2, 2, cls=FederatedRegressionMixture)
+    assert "intercept" not in summary_text(model)
+    model.center_intercept_, model.center_noise_ = np.array([1.5, -2.5]), np.array([7.5, 7.5])
+    text = summary_text(model)
+    assert re.search(r"(?m)^intercept +1\.50 +-2\.50$", text)
+    assert re.search(r"(?m)^noise +7\.50 +7\.50$", text)
+    plain = summarize(model).as_plain()
+    assert (plain["center_intercept"], plain["center_noise"]) == ([1.5, -2.5], [7.5, 7.5])
+
+
+def test_columns_of_like_beginnings_all_have_their_line():
+    model = made_up(3, 2, 2)
+    model.feature_names_in_ = np.array([f"{'very ' * 8}{end}" for end in "ab"], dtype=object)
+    assert summary_text(model).count("very very very very ver…") == 2
+
+
+def test_a_fragment_for_notebooks_has_every_verdict_and_needs_neither_templates_nor_plots(monkeypatch):
+    model = made_up(4, 2, 2)
+    model.site_names_ = np.array(["a & b", '"quoted"', "c", "<b>north"])
+    for package in ("jinja2", "matplotlib"):
+        monkeypatch.setitem(sys.modules, package, None)
+    fragment = html_summary(model)
+    assert "<td>&lt;b&gt;north</td><td>suspect</td><td>100</td>" in fragment
+    assert "<td>a &amp; b</td><td>at the center</td>" in fragment
+    assert fragment.count("<tr>") == 5

@@ -52,7 +52,7 @@ def demo(
     from rich.console import Console
 
     from fedgrem.data.simulate import simulate
-    from fedgrem.report.summary import thetas
+    from fedgrem.report.attributes import thetas
 
     simulation = simulate("gmm", h=h, seed=seed)
     if data is not None:

@@ -64,7 +64,7 @@ def select(
     """
     from fedgrem.cli.files import Source, check_folder, save
     from fedgrem.cli.selection import print_selection
-    from fedgrem.report.selection import selection_of
+    from fedgrem.report.attributes import selection_of
 
     if out is not None:
         check_folder(out, force=force)

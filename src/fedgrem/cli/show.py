@@ -37,8 +37,8 @@ def show(
     """
     from fedgrem.cli.files import load
     from fedgrem.cli.selection import print_selection
-    from fedgrem.cli.tables import MOST_SITES, print_summary
-    from fedgrem.report import summarize
+    from fedgrem.cli.tables import print_summary
+    from fedgrem.report.summary import MOST_SITES, summarize
 
     if plot is not None:
         check_picture(plot)
@@ -50,6 +50,8 @@ def show(
         if summary.selection is not None:
             print_selection(summary.selection)
         print_summary(summary, most_sites=len(summary.sites) if all_sites else MOST_SITES)
+        if len(summary.sites) > MOST_SITES and not all_sites:
+            typer.echo("See every site with --all, and every number with --json.")
     if plot is not None:
         from fedgrem.plots import overview_figure
 

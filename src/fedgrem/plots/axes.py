@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgrem.errors import MissingExtraError
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.report.summary import suspect_sites
+from fedgrem.report.attributes import suspect_sites
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:

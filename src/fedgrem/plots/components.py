@@ -18,8 +18,8 @@ from fedgrem.plots.axes import (
     tidy,
     title_of_some,
 )
+from fedgrem.report.attributes import check_fitted, parameter_names, parameter_units
 from fedgrem.report.numbers import contrast, decimals_for, fixed, most_telling
-from fedgrem.report.summary import check_fitted, parameter_names, parameter_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

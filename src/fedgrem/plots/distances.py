@@ -20,7 +20,7 @@ from fedgrem.plots.axes import (
     tidy,
     title_of_some,
 )
-from fedgrem.report.summary import check_fitted, own_distance, pull, suspect_beyond, suspect_sites
+from fedgrem.report.attributes import check_fitted, own_distance, pull, suspect_beyond, suspect_sites
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import numpy as np
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import LOSS_COLOR, PALETTE, QUIET, own_axes, tidy
+from fedgrem.report.attributes import local_only
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,7 @@ def plot_penalty(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     place = np.arange(len(path["penalties"]))
     ax.axhline(0.0, color="black", linewidth=1.0)
     for k, gains in enumerate(path["site_gain"]):
-        alone = bool(model.fitted_alone_[k])
+        alone = bool(local_only(model)[k])
         ax.plot(place, gains, color=LOSS_COLOR if alone else QUIET, linewidth=0.8, alpha=1.0 if alone else 0.6,
                 zorder=2 if alone else 1)  # fmt: skip
     ax.errorbar(place, path["gain"], yerr=path["error"], color=PALETTE[0], linewidth=2.2, capsize=3,

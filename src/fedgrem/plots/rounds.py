@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import QUIET, own_axes, positive, tidy
-from fedgrem.report.summary import check_fitted, suspect_sites
+from fedgrem.report.attributes import check_fitted, suspect_sites
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 from fedgrem.data.tables import is_frame
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import ODD_COLOR, color_of, dots, marker_of, own_axes, tidy
+from fedgrem.report.attributes import suspect_sites
 from fedgrem.report.rows import GivenRows, given_rows
-from fedgrem.report.summary import suspect_sites
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:

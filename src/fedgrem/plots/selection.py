@@ -9,7 +9,7 @@ import numpy as np
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import PALETTE, own_axes, tidy
-from fedgrem.report.summary import check_fitted
+from fedgrem.report.attributes import check_fitted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

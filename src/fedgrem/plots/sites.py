@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import ODD_COLOR, QUIET, color_of, dots, marker_of, own_axes, tidy
-from fedgrem.report.summary import check_fitted, parameter_names, spread_within, suspect_sites, thetas
+from fedgrem.report.attributes import check_fitted, parameter_names, spread_within, suspect_sites, thetas
 from fedgrem.types import NumpyArray
 
 if TYPE_CHECKING:

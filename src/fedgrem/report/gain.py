@@ -73,7 +73,7 @@ def word_of(gain: float, error: float) -> str:
     >>> word_of(0.3, 0.1), word_of(0.1, 0.1), word_of(-0.3, 0.1)
     ('gains', 'unclear', 'loses')
     """
-    if abs(gain) <= CLEAR * error:
+    if not abs(gain) > CLEAR * error:  # nor where there is none
         return "unclear"
     return "gains" if gain > 0 else "loses"
 

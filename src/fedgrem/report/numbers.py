@@ -74,7 +74,7 @@ def most_telling(center: ArrayLike, units: ArrayLike, n: int) -> list[int]:
     Parameters
     ----------
     center : (R, q)
-    units : (q,) what makes the parameters comparable, see :func:`~fedgrem.report.summary.parameter_units`.
+    units : (q,) what makes the parameters comparable, see :func:`~fedgrem.report.attributes.parameter_units`.
 
     Examples
     --------

@@ -1,65 +1,68 @@
-"""The pieces of a page that needs nothing else: its frame and style, tables, facts, marked lines and drawings."""
+"""Pages that need nothing else, from the templates beside this module; and figures as a part of them."""
 
 import base64
 import io
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from fedgrem.errors import MissingExtraError
+from fedgrem.report.numbers import fixed, signed
+from fedgrem.report.text import count, listed
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.figure import Figure
 
-STYLE = """
-:root{color-scheme:light}*{box-sizing:border-box}
-body{margin:0;background:#fff;color:#1d2329;font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:68rem;margin:0 auto;padding:2rem 1.25rem 4rem}
-h1{font-size:1.75rem;line-height:1.2;margin:0 0 .25rem}h2{font-size:1.2rem;margin:2.5rem 0 .5rem}
-.lead,figcaption,.note{color:#55606b}.lead{margin:0 0 1.5rem;max-width:46rem}figure{margin:1.5rem 0}
-figcaption,.note{font-size:.875rem;max-width:50rem}.scroll{overflow-x:auto;margin:.5rem 0}
-.picture svg{display:block;width:100%;height:auto;min-width:40rem}
-table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
-th,td{padding:.3rem .7rem;text-align:right;white-space:pre;border-bottom:1px solid #e6e9ec}
-th{border-bottom:2px solid #c3cad1;font-weight:600}
-th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:#fff}
-td b{font-weight:700}ul.verdicts{list-style:none;padding:0;margin:0;max-width:56rem}
-ul.verdicts li{padding:.55rem 0 .55rem 6.5rem;border-bottom:1px solid #eef0f2;position:relative}
-.mark{position:absolute;left:0;font-size:.8rem;font-weight:600;padding:.1rem .5rem;border-radius:.25rem}
-.yes{background:#e2f0ea;color:#00513a}.no{background:#fbe9df;color:#8a3b00}.open{background:#eef0f2}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.25rem;font-size:.9rem;margin:0}
-dt{color:#55606b}dd{margin:0;overflow-wrap:anywhere}code{font:.875em ui-monospace,Menlo,Consolas,monospace}
-@media(max-width:40rem){main{padding:1.25rem .9rem 3rem}h1{font-size:1.4rem}ul.verdicts li{padding-left:0}
-.mark{position:static;display:inline-block;margin-right:.5rem}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}}
-"""
 MOST_DRAWING = 400_000
 """Characters of a drawing beyond which a picture of dots is smaller."""
 
 
+def render(template: str, **values: Any) -> str:
+    """A template with these values, escaped wherever it does not say that they are finished markup."""
+    return environment().get_template(template).render(values)
+
+
+@cache
+def environment() -> "Environment":
+    """The templates, read once; says how to get jinja2 where it is missing."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as error:
+        raise MissingExtraError(
+            "pages need jinja2, which is not installed; run: pip install 'fedgrem[report]' (or: pip install jinja2)."
+        ) from error
+    loader = PackageLoader("fedgrem.report")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"amount": "{:,.12g}".format, "count": count, "fixed": fixed, "listed": listed, "signed": signed}
+    return made
+
+
+def _part(name: str, *values: Any) -> str:
+    """One of the parts that all pages are made of."""
+    return str(getattr(environment().get_template("parts.html").module, name)(*values))
+
+
 def document(title: str, parts: Sequence[str], style: str = "") -> str:
     """The whole page: ``parts`` are finished markup, ``style`` is added to the common one."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<link rel="icon" href="data:,"><title>{escape(title)} · fedgrem</title><style>{STYLE}{style}</style></head>'
-        f"<body><main>\n{chr(10).join(parts)}\n</main></body></html>\n"
-    )
+    return render("document.html", title=title, parts=parts, style=style)
 
 
 def table_markup(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of finished cells, the first line its head; it scrolls where it is too wide."""
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{"".join(head)}</tr></thead><tbody>{body}</tbody></table></div>'
+    return _part("finished_table", head, rows)
 
 
 def fact_list(facts: Mapping[str, str]) -> str:
     """Names and what belongs to them, as finished markup."""
-    return "<dl>" + "".join(f"<dt>{key}</dt><dd>{value}</dd>" for key, value in facts.items()) + "</dl>"
+    return _part("finished_facts", list(facts.items()))
 
 
 def marked_list(lines: Sequence[tuple[str, str, str]]) -> str:
     """Lines of (kind, word, markup): a coloured word, then what it stands for. The kinds are yes, no and open."""
-    items = (f'<li><span class="mark {kind}">{escape(word)}</span>{line}</li>' for kind, word, line in lines)
-    return f'<ul class="verdicts">{"".join(items)}</ul>'
+    return _part("finished_lines", lines)
 
 
 def svg(figure: "Figure") -> str:

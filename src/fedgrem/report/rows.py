@@ -8,7 +8,9 @@ import numpy as np
 from fedgrem.data.tables import column_names, gather, gather_values, is_frame
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.report.summary import check_fitted
+from fedgrem.report.attributes import check_fitted, has_response
+from fedgrem.report.attributes import column_names as fitted_columns
+from fedgrem.report.text import listed
 from fedgrem.types import NumpyArray
 
 
@@ -47,7 +49,7 @@ def given_rows(model: BaseFederatedMixture, X: Any, y: Any = None, sites: Any = 
     table = gather(X, sites)
     _check_columns(model, table.rows)
     target = None
-    if model._family().has_target:
+    if has_response(model):
         if y is None:
             raise InputError("a mixture of regressions is judged by its responses; give them as y=.")
         target = np.asarray(gather_values("y", y, table), dtype=float)
@@ -58,7 +60,7 @@ def given_rows(model: BaseFederatedMixture, X: Any, y: Any = None, sites: Any = 
     unknown = [str(label) for label in table.labels if str(label) not in place]
     if not (site >= 0).any():
         raise InputError(
-            f"no row is of a fitted site: the rows are of {_listed(unknown)}, the model of {_listed(list(place))}; "
+            f"no row is of a fitted site: the rows are of {listed(unknown)}, the model of {listed(list(place))}; "
             "name the site of each row with sites=."
         )
     rows = table.rows if is_frame(table.rows) else np.asarray(table.rows)
@@ -67,17 +69,16 @@ def given_rows(model: BaseFederatedMixture, X: Any, y: Any = None, sites: Any = 
 
 
 def _check_columns(model: BaseFederatedMixture, rows: Any) -> None:
-    names = column_names(rows)
-    fitted = [str(name) for name in getattr(model, "feature_names_in_", [])]
+    names, fitted = column_names(rows), fitted_columns(model)
     if names is not None and fitted and names != fitted:
         lacking = [name for name in fitted if name not in names]
         remedy = (
-            f"the rows lack {_listed(lacking)}: add every fitted column, under its name"
+            f"the rows lack {listed(lacking)}: add every fitted column, under its name"
             if lacking
             else "take these, in this order: X[list(model.feature_names_in_)]"
         )
         raise InputError(
-            f"the rows have the columns {_listed(names)}, the model was fitted on {_listed(fitted)}; {remedy}."
+            f"the rows have the columns {listed(names)}, the model was fitted on {listed(fitted)}; {remedy}."
         )
     shape = np.shape(rows)
     if len(shape) != 2 or shape[1] != model.n_features_in_:
@@ -85,7 +86,3 @@ def _check_columns(model: BaseFederatedMixture, rows: Any) -> None:
             f"the rows have shape {shape}, expected (n, {model.n_features_in_}); give the columns of the fit, and no "
             "others."
         )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,24 +1,38 @@
-"""A fitted model in plain values: what is common, which sites agree with it, and which are suspect."""
+"""A fitted model in plain values: what is common, which sites agree and which are suspect; also as text and as HTML."""
 
+from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.verdicts import FALSE_ALARM, NOT_JUDGED, SUSPECT
-from fedgrem.errors import InputError
+from fedgrem.algorithms.verdicts import FALSE_ALARM, SUSPECT
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.estimators.verdicts import thresholds
-from fedgrem.report.selection import selection_of
-from fedgrem.types import NumpyArray
+from fedgrem.report.attributes import (
+    algorithm_name,
+    center_errors,
+    check_fitted,
+    kind,
+    local_only,
+    of_center,
+    parameter_names,
+    parameter_units,
+    selection_of,
+    sharing,
+    suspect_beyond,
+    vanished,
+    verdicts,
+)
+from fedgrem.report.numbers import largest, most_telling
+from fedgrem.report.text import capital, count, listed, n_cells, paragraph, short, text_table
+from fedgrem.report.words import agreement, suspicion, vanishing
 
-KINDS = {
-    "FederatedGaussianMixture": "Gaussian mixture",
-    "FederatedRegressionMixture": "mixture of linear regressions",
-    "FederatedMixture": "custom mixture",
-}
-
-LEAST_UNIT = 1e-300
-"""Something to divide by where a spread is 0."""
+MOST_SITES = 20
+MOST_PARAMETERS = 20
+MOST_VANISHED = 5
+"""Sites without rows of some component that a text names."""
+FEWEST_COLUMNS, COLUMN_WIDTH = 2, 7
+OTHER_CELLS = 46
+"""Width of a line about a site beside its name and its weights."""
 
 
 class SiteSummary(NamedTuple):
@@ -63,7 +77,7 @@ class Summary(NamedTuple):
     typical_distance: float
     """Median over sites of the distance of the farthest component from its center."""
     suspect_beyond: float
-    """Distance of a site's own answer beyond which the middle site is suspect; see :func:`suspect_beyond`."""
+    """Distance of a site's own answer beyond which the middle site is suspect."""
     false_alarm: float
     """Share of honest sites that are called suspect, as stated; docs/verdicts.md says when it is more."""
     sites: list[SiteSummary]
@@ -71,7 +85,16 @@ class Summary(NamedTuple):
     selection: dict[str, Any] | None = None
     """How the number of components was chosen; None if it was given."""
     parameter_units: list[float] | None = None
-    """What makes the parameters comparable, one for each; see :func:`parameter_units`."""
+    """What makes the parameters comparable, one for each."""
+    center_intercept: list[float] | None = None
+    """Of each component of a regression; None where it has none."""
+    center_noise: list[float] | None = None
+    """Standard deviation about each component of a regression; None where it has none."""
+    algorithm: str = "fedgrem"
+    sharing: str = "pulled"
+    """Whether sites were pulled to the center, left alone, or given the same components: pulled, alone or shared."""
+    n_local_only: int = 0
+    """Sites that were given their own fit back."""
 
     @property
     def n_rows(self) -> float:
@@ -93,117 +116,11 @@ class Summary(NamedTuple):
 
 
 def _in_json(value: float) -> float | str:
-    """JSON has no number for infinity, nor for what is not known."""
     return value if np.isfinite(value) else str(value)
 
 
-def check_fitted(model: BaseFederatedMixture) -> None:
-    """Refuse a model that has nothing to show yet."""
-    if not hasattr(model, "center_"):
-        raise InputError(f"this {type(model).__name__} is not fitted; call fit first.")
-
-
-def thetas(model: BaseFederatedMixture) -> NumpyArray:
-    """Component parameters of all sites, ``(K, R, q)``, whatever the model calls them."""
-    check_fitted(model)
-    theta: NumpyArray = getattr(model, f"{model._theta_name}_")
-    return theta
-
-
-def parameter_names(model: BaseFederatedMixture) -> list[str]:
-    """The columns, where a component has one parameter per column; ``theta[0]``, ... where it has not."""
-    n_parameters = model.center_.shape[1]
-    columns = [str(name) for name in getattr(model, "feature_names_in_", [])]
-    if len(columns) == n_parameters:
-        return columns
-    if model._theta_name != "params" or getattr(model, "n_features_in_", -1) == n_parameters:
-        return [f"x{j}" for j in range(n_parameters)]
-    return [f"theta[{j}]" for j in range(n_parameters)]
-
-
-def spread_within(model: BaseFederatedMixture) -> NumpyArray | None:
-    """Common spread within a component, per column and in its unit: (R, p), or (1, p) where components share it.
-
-    The square roots of the variances; None for a model that does not estimate them.
-    """
-    covariances = getattr(model, "center_covariances_", None)
-    if covariances is None:
-        return None
-    return np.asarray(np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1)))
-
-
-def parameter_units(model: BaseFederatedMixture) -> NumpyArray:
-    """What makes the parameters of a component comparable whatever units the columns are in, ``(q,)``.
-
-    The spread within components where it is known. For coefficients the response's scale over the column's, if the fit
-    was standardized by them: a coefficient then counts as what it does to the response over the column's usual range.
-    1 where neither is known.
-    """
-    n_parameters = model.center_.shape[1]
-    spread = spread_within(model)
-    if spread is not None and spread.shape[1] == n_parameters:
-        return np.asarray(np.maximum(np.median(spread, axis=0), LEAST_UNIT))
-    scale = getattr(model, "scale_", None)
-    if model._theta_name == "coef" and scale is not None and len(scale) == n_parameters + 1:
-        return np.asarray(np.maximum(scale[-1] / scale[:-1], LEAST_UNIT))
-    return np.ones(n_parameters)
-
-
-def measured_in_noise(model: BaseFederatedMixture) -> bool:
-    """Whether distances from the center are in units of an estimated noise, and so do not depend on the columns'."""
-    return spread_within(model) is not None or getattr(model, "noise", "unit") != "unit"
-
-
-def pull(model: BaseFederatedMixture) -> NumpyArray:
-    """How far the center pulled each component of each site in the last round, ``(K, R)``; 0 at sites fitted alone."""
-    alone = getattr(model, "fitted_alone_", np.zeros(len(model.site_names_), dtype=bool))
-    return np.where(alone[:, None], 0.0, thresholds(model, model.weights_, model.n_rows_))
-
-
-def suspect_beyond(model: BaseFederatedMixture) -> NumpyArray:
-    """How far out each site's own answer may be before the site is suspect, ``(K,)``; infinity where nobody judges.
-
-    In units of the noise, as a root mean square over its rows. A small site may be farther out than a large one.
-    """
-    return _evidence(model, "limit", np.inf)
-
-
-def own_distance(model: BaseFederatedMixture) -> NumpyArray:
-    """How far from the center each site's rows lead with nothing that pulls back, ``(K,)``, in the same units."""
-    return _evidence(model, "distance", np.nan)
-
-
-def _evidence(model: BaseFederatedMixture, name: str, otherwise: float) -> NumpyArray:
-    found = getattr(model, "site_evidence_", {})
-    return np.asarray(found[name]) if found else np.full(len(model.site_names_), otherwise)
-
-
-def verdicts(model: BaseFederatedMixture) -> NumpyArray:
-    """One word per site, ``(K,)``; a model that an older fedgrem saved was not judged."""
-    return np.asarray(getattr(model, "site_verdict_", np.full(len(model.site_names_), NOT_JUDGED)))
-
-
-def suspect_sites(model: BaseFederatedMixture) -> NumpyArray:
-    """Which sites are suspect, ``(K,)``."""
-    return np.asarray(verdicts(model) == SUSPECT)
-
-
-def vanished(model: BaseFederatedMixture) -> NumpyArray:
-    """Components ``(K, R)`` of which a site holds less than one row; none of a model that does not say."""
-    return np.asarray(getattr(model, "vanished_", np.zeros(model.weights_.shape, dtype=bool)))
-
-
-def center_errors(model: BaseFederatedMixture) -> NumpyArray | None:
-    """Standard errors of the centers, ``(R, q)``; None where none were asked for."""
-    errors: NumpyArray | None = getattr(model, "center_se_", None)
-    return errors
-
-
-def _center_errors(model: BaseFederatedMixture) -> list[list[float | None]] | None:
-    errors = center_errors(model)
-    if errors is None:
-        return None
-    return [[float(error) if np.isfinite(error) else None for error in row] for row in errors]
+def _or_none(value: float) -> float | None:
+    return value if np.isfinite(value) else None
 
 
 def summarize(model: BaseFederatedMixture) -> Summary:
@@ -220,6 +137,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     check_fitted(model)
     words, evidence = verdicts(model), getattr(model, "site_evidence_", {})
     unsettled, gone = set(model.unsettled_sites_.tolist()), vanished(model)
+    errors, intercept, noise = center_errors(model), of_center(model, "intercept"), of_center(model, "noise")
     sites = [
         SiteSummary(
             name=str(name),
@@ -236,14 +154,14 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         for k, name in enumerate(model.site_names_)
     ]
     return Summary(
-        kind=KINDS.get(type(model).__name__, type(model).__name__),
+        kind=kind(model),
         n_components=int(model.weights_.shape[1]),
         n_rounds=int(model.n_rounds_),
         converged=bool(model.converged_),
         penalty=float(model.penalty_),
         parameters=parameter_names(model),
         center=model.center_.tolist(),
-        center_errors=_center_errors(model),
+        center_errors=None if errors is None else [[_or_none(error) for error in row] for row in errors.tolist()],
         center_weights=model.center_weights_.tolist(),
         typical_distance=float(np.median(model.site_distance_.max(axis=1))),
         suspect_beyond=float(np.median(suspect_beyond(model))),
@@ -251,4 +169,141 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         sites=sites,
         selection=selection_of(model),
         parameter_units=parameter_units(model).tolist(),
+        center_intercept=None if intercept is None else intercept.tolist(),
+        center_noise=None if noise is None else noise.tolist(),
+        algorithm=algorithm_name(model),
+        sharing=sharing(model),
+        n_local_only=int(local_only(model).sum()),
     )
+
+
+def summary_text(model: BaseFederatedMixture, width: int = 80) -> str:
+    """What was found, as ``fedgrem show`` prints it: the number of components if chosen, centers, sites, verdicts."""
+    summary = summarize(model)
+    chosen = [] if summary.selection is None else [selection_text(summary.selection)]
+    return "\n\n".join([*chosen, text_of(summary, width)])
+
+
+def html_summary(model: BaseFederatedMixture) -> str:
+    """The sites and their verdicts as a fragment of HTML, for a notebook."""
+    summary = summarize(model)
+    sites = summary.oddest_first[:MOST_SITES]
+    head = "".join(f"<th>{name}</th>" for name in ("site", "verdict", "rows", "at center", "farthest"))
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _site_cells(s, summary))}</tr>" for s in sites)
+    first, second = (escape(line) for line in _headline(summary))
+    told = "<br>".join(escape(line) for line in (_more_sites(summary, len(sites)), *_sentences(summary)) if line)
+    return (
+        f"<div><p><b>{first}</b><br>{second}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<p>{told}</p></div>"
+    )
+
+
+def text_of(summary: Summary, width: int = 80, most_sites: int = MOST_SITES) -> str:
+    """A headline, the centers, the sites and what to make of them, as plain text."""
+    parts = [_headline(summary), _center_lines(summary, width), _site_lines(summary, width, most_sites)]
+    parts.append(_sentences(summary))
+    return "\n\n".join(
+        "\n".join(line if "\n" in line else paragraph(line, width) for line in part if line) for part in parts
+    )
+
+
+def selection_text(found: dict[str, Any]) -> str:
+    """One line per number of components, the chosen one marked."""
+    names = {"log_likelihood": "log-likelihood", "n_parameters": "parameters", "bic": "BIC", "icl": "ICL"}
+    rows = []
+    for place, tried in enumerate(found["n_components"]):
+        cells = [selection_cell(found[name][place]) for name in names]
+        cells += [str(found["rounds"][place]), "" if found["settled"][place] else "not settled"]
+        rows.append([f"{tried}{' *' if tried == found['chosen'] else ''}", *cells])
+    title = f"How many components: {found['chosen']}, by {found['criterion'].upper()} (the least is best)\n"
+    return title + text_table(["components", *names.values(), "rounds", ""], rows)
+
+
+def selection_cell(value: float | None) -> str:
+    """A number of the curve by which the number of components was chosen."""
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _headline(summary: Summary) -> list[str]:
+    """Sites, components, rows, rounds; whether it settled."""
+    sites, rows = count(len(summary.sites), "site"), f"{summary.n_rows:,.6g} rows"
+    moving = listed([site.name for site in summary.sites if not site.settled], 5)
+    settled = f"settled; still moving: {moving}." if moving else "settled."
+    if not summary.converged:
+        settled = f"NOT settled, still moving: {moving}; raise max_rounds or tol."
+    return [
+        f"{capital(summary.kind)}: {count(summary.n_components, 'component')} over {sites}, {rows}",
+        f"{count(summary.n_rounds, 'round')} with penalty {summary.penalty:g}, {settled}",
+    ]
+
+
+def _center_lines(summary: Summary, width: int) -> list[str]:
+    """Parameters down, components across; the largest components and the most telling parameters if there are many."""
+    center, weights = np.array(summary.center), np.array(summary.center_weights)
+    names = [short(name) for name in summary.parameters]
+    space = width - max(map(n_cells, [*names, "typical weight"])) - 2
+    shown = largest(weights, max(FEWEST_COLUMNS, space // (COLUMN_WIDTH + 2)))
+    kept = most_telling(center, summary.parameter_units or np.ones(len(names)), MOST_PARAMETERS)
+    lines = [(names[j], center[:, j].tolist()) for j in kept]
+    lines += [("intercept", summary.center_intercept or []), ("noise", summary.center_noise or [])]
+    rows = [["typical weight", *(f"{weights[r]:.2f}" for r in shown)]]
+    rows += [[name, *(_number(values[r]) for r in shown)] for name, values in lines if values]
+    return [
+        "Centers\n" + text_table(["component", *map(str, shown)], rows),
+        _typical_error(summary),
+        _more(len(center), len(shown), "component", "of the largest weight"),
+        _more(len(names), len(kept), "parameter", "in which the centers differ most"),
+    ]
+
+
+def _typical_error(summary: Summary) -> str:
+    """How well the centers are known, in one line: the table has no room for more."""
+    errors = [error for row in summary.center_errors or [] for error in row if error is not None]
+    if not errors:
+        return ""
+    return f"Standard errors: {_number(float(np.median(errors)))} in the middle, {_number(max(errors))} at most."
+
+
+def _site_lines(summary: Summary, width: int, most_sites: int) -> list[str]:
+    """One line per site, the oddest first: weights, how much of it sits at the center, how far out it is."""
+    sites = summary.oddest_first[:most_sites]
+    names = min(24, max(8, width - OTHER_CELLS), max(4, *(n_cells(site.name) for site in sites)))
+    space, weights = width - names - OTHER_CELLS, np.array(summary.center_weights)
+    shown = largest(weights, max(0, space // 5)) if space >= 10 else []
+    rows = [[*_site_cells(site, summary, names), *(_share(site.weights[r]) for r in shown)] for site in sites]
+    return [
+        "Sites\n" + text_table(["site", "", "rows", "at center", "farthest", *(f"w{r}" for r in shown)], rows, left=2),
+        _more_sites(summary, len(sites)),
+        _more(len(weights), len(shown), "weight", "of the largest components") if shown else "",
+    ]
+
+
+def _site_cells(site: SiteSummary, summary: Summary, width: int = 24) -> list[str]:
+    at_center = f"{site.n_at_center}/{summary.n_components}"
+    return [short(site.name, width), site.verdict, f"{site.n_rows:.6g}", at_center, _number(site.farthest)]
+
+
+def _sentences(summary: Summary) -> list[str]:
+    told = [str(line) for line in agreement(summary)]
+    told += [str(suspicion(summary))] if len(summary.sites) > 1 else []
+    return [*told, vanishing(summary, MOST_VANISHED)]
+
+
+def _more_sites(summary: Summary, n_shown: int) -> str:
+    return _more(len(summary.sites), n_shown, "site", "farthest from the center")
+
+
+def _more(total: int, shown: int, what: str, which: str) -> str:
+    return f"... the {shown} {what}s {which} are shown, of {total}." if shown < total else ""
+
+
+def _number(value: float) -> str:
+    if value == 0.0:
+        return "0"
+    return f"{value:.2f}" if 0.005 <= abs(value) < 1000 else f"{value:.1e}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"

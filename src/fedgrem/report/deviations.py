@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.report.summary import LEAST_UNIT, parameter_names, parameter_units, thetas
+from fedgrem.report.attributes import LEAST_UNIT, option, parameter_names, parameter_units, thetas
 from fedgrem.types import NumpyArray
 
 INTERCEPT = "intercept"
@@ -79,7 +79,7 @@ def spreads_of(model: BaseFederatedMixture) -> Spreads:
         ratio = np.sqrt(_variances(own) / _variances(common))
         return Spreads("spread", [f"spread in {name}" for name in parameter_names(model)], ratio, _clear(model, ratio))
     own, common = getattr(model, "noise_", None), getattr(model, "center_noise_", None)
-    kind = getattr(model, "noise", "unit")
+    kind = option(model, "noise", "unit")
     if own is None or common is None or kind == "unit":
         nothing = np.empty((len(model.site_names_), 1, 0))
         return Spreads("spread", [], nothing, nothing > 0)

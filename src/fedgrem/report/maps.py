@@ -1,0 +1,188 @@
+"""The tables on the page of a fit: what stands in each cell, and its shade. Plain values, no markup."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.report.attributes import (
+    center_errors,
+    of_center,
+    parameter_names,
+    parameter_units,
+    pull,
+    spread_within,
+    suspect_beyond,
+)
+from fedgrem.report.deviations import Deviations, Spreads, deviations_of, spreads_of
+from fedgrem.report.numbers import contrast, decimals_for, fixed, largest, most_telling, number, signed
+from fedgrem.report.summary import SiteSummary, Summary
+from fedgrem.types import NumpyArray
+
+MOST_PARAMETERS = 40
+"""Parameters in a map; those that differ most are kept."""
+MOST_OPENED = 12
+"""Sites whose deviations from the center are shown column by column."""
+SHADES = 5
+NORMAL_95 = 1.959964
+"""Standard errors either side of an estimate that make an interval of 95%."""
+
+
+class Cell(NamedTuple):
+    """One cell of a table."""
+
+    text: str = ""
+    kind: str = ""
+    """Its class, mostly a shade."""
+    title: str = ""
+    """What one reads when pointing at it."""
+    small: str = ""
+    """Below it, in small print."""
+
+
+class Table(NamedTuple):
+    """Parameters down, components across."""
+
+    rows: list[tuple[str, list[Cell]]]
+    """Name and cells of each line."""
+    n_more: int
+    """Parameters that are left out."""
+    last: str = ""
+    """Head of one more column, if there is one."""
+
+
+def center_map(model: BaseFederatedMixture) -> Table:
+    """The common centers in the columns' own units, with standard deviations within components where they are known."""
+    center, names, errors, spread = model.center_, parameter_names(model), center_errors(model), spread_within(model)
+    if spread is not None and spread.shape[1] != center.shape[1]:
+        spread = None
+    own = spread is not None and len(spread) == len(center) > 1
+    shared = spread is not None and not own
+    shades, kept = contrast(center), most_telling(center, parameter_units(model), MOST_PARAMETERS)
+    rows = [("typical weight", [Cell(f"{weight:.0%}") for weight in model.center_weights_] + [Cell()] * shared)]
+    for j in kept:
+        digits = decimals_for(center[:, j])
+        within = [] if spread is None else [f"± {fixed(value, digits)}" for value in spread[:, j]]
+        known = _known_to(center[:, j], None if errors is None else errors[:, j])
+        cells = [
+            Cell(fixed(value, digits), _shade(shades[r, j]), known[r], within[r] if own else "")
+            for r, value in enumerate(center[:, j])
+        ]
+        rows.append((names[j], cells + ([Cell(small=within[0])] if shared else [])))
+    for name in ("intercept", "noise"):
+        values = of_center(model, name)
+        if values is not None:
+            digits = decimals_for(values)
+            known = _known_to(values, getattr(model, f"center_{name}_se_", None))
+            cells = [Cell(fixed(value, digits), title=known[r]) for r, value in enumerate(values)]
+            rows.append((name, cells + [Cell()] * shared))
+    return Table(rows, len(names) - len(kept), "spread within" if shared else "")
+
+
+def _known_to(values: NumpyArray, errors: NumpyArray | None) -> list[str]:
+    """How well each is known; empty where nothing can be said."""
+    told = []
+    for value, error in zip(values, np.full(len(values), np.nan) if errors is None else errors, strict=True):
+        ends = value - NORMAL_95 * error, value + NORMAL_95 * error
+        low, high = (fixed(end, decimals_for(ends)) for end in ends)
+        told.append(f"standard error {number(error)}, 95% interval {low} to {high}" if np.isfinite(error) else "")
+    return told
+
+
+def site_map(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
+    """One line per site, the oddest first: verdict, rows, weights, distance of each component, and its limits."""
+    names = [site.name for site in summary.sites]
+    limits, pulls = (dict(zip(names, values, strict=True)) for values in (suspect_beyond(model), pull(model)))
+    judged = bool(np.isfinite(list(limits.values())).any())
+    farthest = max([site.farthest for site in summary.sites] + [1e-12])
+    away = model.site_distance_[model.site_distance_ > 0]
+    digits = max(0, decimals_for([0.0, float(np.median(away))]) - 1) if len(away) else 1
+
+    def distance(value: float, scale: float, vanished: bool) -> Cell:
+        """Shaded by how much of the limit it takes up; a dot at the center, an empty one for want of rows."""
+        if value == 0.0:
+            return Cell("◦", "z", "next to no rows of this component") if vanished else Cell("•", "z")
+        far = judged and value > scale
+        return Cell(fixed(value, digits), "far" if far else f"s{min(SHADES, 1 + int(SHADES * value / scale))}")
+
+    def line(site: SiteSummary) -> dict[str, Any]:
+        limit = limits[site.name]
+        scale = limit if judged and np.isfinite(limit) and limit > 0 else farthest
+        least, greatest = (fixed(float(value), digits) for value in (pulls[site.name].min(), pulls[site.name].max()))
+        own = site.evidence.get("distance", np.nan)
+        return {
+            "site": site,
+            "rows": f"{site.n_rows:,.12g}",
+            "distances": [distance(value, scale, r in site.vanished) for r, value in enumerate(site.distance)],
+            "pull": least if least == greatest else f"{least} to {greatest}",
+            "own": Cell(fixed(own, digits), "far" if own > limit else ""),
+            "limit": fixed(limit, digits),
+        }
+
+    pulled = any(own.any() for own in pulls.values())
+    return {"judged": judged, "pulled": pulled, "lines": [line(site) for site in summary.oddest_first]}
+
+
+def deviations(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
+    """Of the oddest sites with an answer or a spread of their own: how they differ, in words and column by column."""
+    away, spreads = deviations_of(model), spreads_of(model)
+    place = {str(name): k for k, name in enumerate(model.site_names_)}
+    own = [
+        (site, place[site.name])
+        for site in summary.oddest_first
+        if site.n_at_center < summary.n_components or spreads.clear[place[site.name]].any()
+    ]
+    opened = [_deviation(site, model.at_center_[k], away.of(k), spreads.of(k)) for site, k in own[:MOST_OPENED]]
+    return {"opened": opened, "n_more": len(own) - len(opened)}
+
+
+def _deviation(site: SiteSummary, at_center: NumpyArray, away: Deviations, spreads: Spreads) -> dict[str, Any]:
+    """``at_center`` is (R,); ``away`` and ``spreads`` are those of this site."""
+    said, n_more = "at the center in every component", 0
+    rows: list[tuple[str, list[Cell]]] = []
+    if not at_center.all():
+        r = int(np.argmax(site.distance))
+        j = int(np.abs(away.away[r] / away.units).argmax())
+        side = "above" if away.away[r, j] > 0 else "below"
+        where = f"{away.names[j]} is {number(abs(away.away[r, j]))} {side} the center"
+        said = f"farthest out in component {r}, where {where}"
+        kept = largest(np.abs(away.away / away.units).max(axis=0), MOST_PARAMETERS)
+        rows += [(away.names[j], _deviation_cells(away.away[:, j], at_center)) for j in kept]
+        n_more += len(away.names) - len(kept)
+    if spreads.clear.any():
+        c, j = divmod(int(spreads.size.argmax()), spreads.size.shape[1])
+        column = spreads.names[j].removeprefix(spreads.what) + (f", component {c}" if len(spreads.ratio) > 1 else "")
+        said += f"; {spreads.what} {_times(spreads.ratio[c, j])} times the common one{column}"
+        n_clear = int(spreads.clear.any(axis=0).sum())
+        kept = largest(spreads.size.max(axis=0), min(n_clear, MOST_PARAMETERS))
+        rows += [(spreads.names[j], _spread_cells(spreads, j, len(at_center))) for j in kept]
+        n_more += n_clear - len(kept)
+    return {"site": site, "said": said, "table": Table(rows, n_more)}
+
+
+def _deviation_cells(column: NumpyArray, at_center: NumpyArray) -> list[Cell]:
+    digits, most = decimals_for([0.0, *column]), max(float(np.abs(column).max()), 1e-300)
+    return [
+        Cell("•", "z") if at_center[r] else Cell(signed(value, digits), _shade(value / most))
+        for r, value in enumerate(column)
+    ]
+
+
+def _spread_cells(spreads: Spreads, j: int, n_components: int) -> list[Cell]:
+    """A spread that the components share stands under each of them."""
+    ratio, clear = (np.broadcast_to(own[:, j], n_components) for own in (spreads.ratio, spreads.clear))
+    return [
+        Cell(f"{_times(times)} \N{MULTIPLICATION SIGN}", "" if told else "quiet")
+        for times, told in zip(ratio, clear, strict=True)
+    ]
+
+
+def _times(ratio: float) -> str:
+    """A ratio, to two significant digits."""
+    return fixed(ratio, max(0, decimals_for([0.0, ratio]) - 1))
+
+
+def _shade(share: float) -> str:
+    """The class of a shade, for -1 to 1; none near 0."""
+    step = round(SHADES * min(1.0, abs(float(share))))
+    return f"{'p' if share > 0 else 'n'}{step}" if step else ""

@@ -1,0 +1,162 @@
+"""What a fit found, in sentences: the same on the screen, in a notebook and on the page. Plain text, no markup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedgrem.algorithms.verdicts import FEWEST_SITES, NOT_JUDGED
+from fedgrem.report.gain import Gains, word_of
+from fedgrem.report.numbers import number, signed
+from fedgrem.report.text import capital, count, listed
+
+if TYPE_CHECKING:
+    from fedgrem.report.summary import SiteSummary, Summary
+
+AGREEMENT = {
+    "at the center": (
+        "is at the common center in every component: its rows gave no reason to differ",
+        "are at the common center in every component: their rows gave no reason to differ",
+    ),
+    "similar": (
+        "is close to the center, but not on it in every component: its rows gave some reason to differ",
+        "are close to the center, but not on it in every component: their rows gave some reason to differ",
+    ),
+    "own answer": (
+        "has an answer of its own: its rows clearly speak for it",
+        "have answers of their own: their rows clearly speak for them",
+    ),
+}
+"""Verdict -> what one site does, and what several do."""
+KINDS = {"at the center": "yes", "gains": "yes", "suspect": "no", "loses": "no"}
+"""Word -> kind of mark; all others are open."""
+
+
+class Line(NamedTuple):
+    """A marked sentence."""
+
+    kind: str
+    """Of the mark: yes, no or open."""
+    word: str
+    before: str
+    strong: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        """The sentence, without the mark."""
+        return self.before + self.strong + self.after
+
+
+def headline(summary: Summary) -> str:
+    """What the page is about."""
+    return f"{capital(summary.kind)} over {count(len(summary.sites), 'site')}"
+
+
+def agreement(summary: Summary) -> list[Line]:
+    """How many sites agree with the center, and how far."""
+    if len(summary.sites) == 1:
+        return [Line("open", "one site", "One site: there is nothing to compare it with.")]
+    if summary.sharing == "shared":
+        own = "a fit of its own" if summary.n_local_only == 1 else "fits of their own"
+        but = f" but {summary.n_local_only:,}, with {own}," if summary.n_local_only else ""
+        text = f"All sites{but} share the components, by construction; only their weights differ."
+        return [Line("open", "shared", text)]
+    if summary.sharing == "alone":
+        text = "Every site has an answer of its own; the center is only the middle of the sites."
+        return [Line("open", "own", text)]
+    counted = {word: sum(site.verdict == word for site in summary.sites) for word in AGREEMENT}
+    return [
+        Line(KINDS.get(word, "open"), word, "", _of_all(n, summary), f" {AGREEMENT[word][n > 1]}.")
+        for word, n in counted.items()
+        if n
+    ]
+
+
+def suspicion(summary: Summary) -> Line:
+    """Who is suspect, and why."""
+    if len(summary.sites) < FEWEST_SITES:
+        return Line("open", "suspect", f"With fewer than {FEWEST_SITES} sites nobody can say which one is suspect.")
+    if all(site.verdict == NOT_JUDGED for site in summary.sites):
+        return Line("open", "not judged", "The sites were not judged: this fit has no center to hold them against.")
+    suspect = [site for site in summary.oddest_first if site.suspect]
+    if not suspect:
+        none = "none is farther out, or fits its own rows worse or better, than its size and the other sites explain"
+        return Line("yes", "none suspect", "", "No site", f" is suspect: {none}.")
+    names = listed([f"{site.name} ({why(site)})" for site in suspect], 5)
+    text = (
+        f" {'is' if len(suspect) == 1 else 'are'} suspect: {names}. Of honest sites about {summary.false_alarm:.0%} "
+        "are called so. Look at the rows there first: units, coding, or another kind of case."
+    )
+    return Line("no", "suspect", "", _of_all(len(suspect), summary), text)
+
+
+def why(site: SiteSummary) -> str:
+    """What speaks most against a suspect site, in a few words.
+
+    Examples
+    --------
+    >>> from fedgrem.report.summary import SiteSummary
+    >>> told = {"p_distance": 1e-4, "p_fit": 0.2, "p_value": 2e-4, "distance": 6.0, "expected": 1.0, "fit": -1.0}
+    >>> why(SiteSummary("west", 150.0, [1.0], [5.0], 0, 5.0, "suspect", told, True))
+    '6.00 from the center, where 1.00 would be usual'
+    """
+    found = site.evidence
+    if found["p_value"] == 0.0 and found["p_distance"] > 0.0 and found["p_fit"] > 0.0:
+        return "what it reported cannot all be true"
+    if found["p_distance"] <= found["p_fit"]:
+        return f"{number(found['distance'])} from the center, where {number(found['expected'])} would be usual"
+    return f"its rows fit {'worse' if found['fit'] < 0 else 'better'} than those of other sites"
+
+
+def vanishing(summary: Summary, most: int) -> str:
+    """Which sites hold next to no rows of which components, and what stands there then; empty if none do.
+
+    Parameters
+    ----------
+    summary : of the model.
+    most : how many sites to name in a sentence; the others are counted.
+    """
+    sentences = []
+    for at_center, stands in ((True, "is the center's"), (False, "rests on next to nothing")):
+        told: list[str] = []
+        for site in summary.sites:
+            gone = [str(r) for r in site.vanished if (site.distance[r] == 0.0) == at_center]
+            if gone:
+                which = f"component{'' if len(gone) == 1 else 's'} {' and '.join(gone)}"
+                told.append(f"{site.name} {'of' if told else 'has next to no rows of'} {which}")
+        if told:
+            more = [f"and {count(len(told) - most, 'more site')} of some"] if len(told) > most else []
+            sentences.append(f"{', '.join(told[:most] + more)}; what stands there {stands}.")
+    return " ".join(sentences)
+
+
+def settling(summary: Summary, *, told_to: bool) -> Line:
+    """Whether the answer stopped moving; ``told_to``: the rounds were given, and nothing was to stop before."""
+    moving = listed([site.name for site in summary.sites if not site.settled], 5)
+    rounds = count(summary.n_rounds, "round")
+    if summary.converged:
+        also = f" Still moving a little: {moving}." if moving else ""
+        return Line("yes", "settled", "The answer stopped moving after ", rounds, f".{also}")
+    if told_to:
+        return Line("open", "played", f"The fit played the {rounds} it was told to.")
+    also = f"Still moving: {moving}. Allow it more rounds before relying on it."
+    return Line("no", "not settled", f"The fit had not settled after {rounds}. {also}")
+
+
+def gain_line(summary: Summary, gains: Gains) -> Line:
+    """Whether working together paid."""
+    ordinary = {site.name for site in summary.sites if not site.suspect}
+    gain, error = gains.over(ordinary)
+    word, words = word_of(gain, error), [site.word for site in gains.sites]
+    said = {"gains": "better", "loses": "worse"}.get(word, "not clearly better or worse")
+    losers = [site.name for site in gains.sites if site.word == "loses"]
+    lost = f"{len(losers):,} clearly lost ({listed(losers, 5)})" if losers else "none clearly lost"
+    whose = "sites that are not suspect" if len(ordinary) < len(summary.sites) else "all sites"
+    after = (
+        f" than fitting alone: {signed(gain, 3)} ± {error:.3f} in log-likelihood per row, over {whose}. "
+        f"{words.count('gains'):,} of {count(len(words), 'site')} clearly gained, {lost}."
+    )
+    return Line(KINDS.get(word, "open"), word, "On rows that were held back, working together was ", said, after)
+
+
+def _of_all(n: int, summary: Summary) -> str:
+    return f"{n:,} of {count(len(summary.sites), 'site')}"
