@@ -7,33 +7,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedgrem.compiled import keep_compiled_programs
+    from fedgrem.algorithms.fedem import FedEM
+    from fedgrem.algorithms.fedem_sa import FedEMSA
+    from fedgrem.algorithms.fedgmm import FedGMM
+    from fedgrem.algorithms.fedgrem import FedGrEM
+    from fedgrem.algorithms.tgmm import TGMM
     from fedgrem.estimators import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
     from fedgrem.models import load_model, save_model
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
+    "TGMM",
+    "FedEM",
+    "FedEMSA",
+    "FedGMM",
+    "FedGrEM",
     "FederatedGaussianMixture",
     "FederatedMixture",
     "FederatedRegressionMixture",
     "__version__",
-    "keep_compiled_programs",
     "load_model",
     "save_model",
 ]
 
 _HOMES = {
+    "TGMM": "fedgrem.algorithms.tgmm",
+    "FedEM": "fedgrem.algorithms.fedem",
+    "FedEMSA": "fedgrem.algorithms.fedem_sa",
+    "FedGMM": "fedgrem.algorithms.fedgmm",
+    "FedGrEM": "fedgrem.algorithms.fedgrem",
     "FederatedGaussianMixture": "fedgrem.estimators",
     "FederatedMixture": "fedgrem.estimators",
     "FederatedRegressionMixture": "fedgrem.estimators",
-    "keep_compiled_programs": "fedgrem.compiled",
     "load_model": "fedgrem.models",
     "save_model": "fedgrem.models",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: JAX and scikit-learn are heavy, ``fedgrem --help`` is not."""
+    """Import a public name when it is first used: scikit-learn is heavy, ``fedgrem --help`` is not."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedgrem' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -67,7 +67,9 @@ class FedEM(Options):
         share, n_sites = present_share(counts, present), len(present)
         center = average(uploads.params.theta, share)
         noise = uploads.params.noise
-        common = None if noise is None else family.average_noise(np.where(share.reshape(-1, 1, 1) > 0, noise, 0.0), share)
+        common = (
+            None if noise is None else family.average_noise(np.where(share.reshape(-1, 1, 1) > 0, noise, 0.0), share)
+        )
         weights = keep_absent(uploads.params, central.params, present).weights
         params = Params(weights, for_all(center, n_sites), None if common is None else for_all(common, n_sites))
         # An exact M-step is a score over the rows held: what a site counts for does not depend on how many it holds.

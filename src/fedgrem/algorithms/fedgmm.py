@@ -141,9 +141,10 @@ class FedGMM(Options):
         scale = family.open(None, sent.params.noise, width)
         of_responses = family.natural(np.ones((c, n_components)), sent.params.theta, scale)
         noise = _FULL.covariance.from_matrices(state.covariates.covariance)
-        of_covariates = _FULL.natural(
-            np.ones((c, parts)), state.covariates.mean, _FULL.covariance.open(noise, width)
-        ) * state.started[:, None, None]
+        of_covariates = (
+            _FULL.natural(np.ones((c, parts)), state.covariates.mean, _FULL.covariance.open(noise, width))
+            * state.started[:, None, None]
+        )
         features = stack.derive("joint features", _joint_features(family))
         t1 = of_covariates.shape[-1]
         eta = np.zeros((c, parts, n_components, t1 + of_responses.shape[-1] - 1))

@@ -193,7 +193,9 @@ class FedGrEM(Options):
         state: State = central.extra
         constant = state.pull.penalty
         # No penalty is no pull at all, from the first round: lambda_0 is not to linger where there is nothing to share.
-        moving = np.multiply(constant, np.sqrt(size + np.log(n_sites)), where=constant > 0, out=np.zeros(constant.shape))
+        moving = np.multiply(
+            constant, np.sqrt(size + np.log(n_sites)), where=constant > 0, out=np.zeros(constant.shape)
+        )
         return np.where(constant == 0, 0.0, self.penalty_decay * state.penalty + moving)
 
     def share(self, weights: Array) -> Array:
@@ -301,7 +303,9 @@ class FedGrEM(Options):
         away = family.relative_noise(sent.noise, chart, width)
         n_sites, count, size = len(away), away.shape[-2], away.shape[-1]
         constant = state.pull.noise_penalty
-        penalty = np.multiply(constant, np.sqrt(size + np.log(n_sites)), where=constant > 0, out=np.zeros(constant.shape))
+        penalty = np.multiply(
+            constant, np.sqrt(size + np.log(n_sites)), where=constant > 0, out=np.zeros(constant.shape)
+        )
         lead = (-1, *(1,) * (away.ndim - 2))
         # A noise that all components share rests on all rows of a site.
         share = self.share(sent.weights) if count > 1 else np.ones(away.shape[:-1])

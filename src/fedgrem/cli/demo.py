@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedgrem.data.simulate import Simulation
-    from fedgrem.types import NumpyArray
+    from fedgrem.types import Array
 
 SITE_COLUMN = "hospital"
 
@@ -92,7 +92,7 @@ def _fitted(simulation: Simulation, name: str, penalty: float | str, seed: int) 
         return model.fit(simulation.rows, on_progress=tell)
 
 
-def _errors(simulation: Simulation, weights: NumpyArray, theta: NumpyArray) -> NumpyArray:
+def _errors(simulation: Simulation, weights: Array, theta: Array) -> Array:
     """Largest error of theta over components at each site, ``(K,)``; NaN at the hostile site, which has no truth."""
     import numpy as np
 
@@ -106,7 +106,7 @@ def _errors(simulation: Simulation, weights: NumpyArray, theta: NumpyArray) -> N
     return errors
 
 
-def _table(model: Any, errors: dict[str, NumpyArray], honest: NumpyArray) -> Table:
+def _table(model: Any, errors: dict[str, Array], honest: Array) -> Table:
     from fedgrem.cli.tables import plain_table
 
     table = plain_table(
@@ -125,7 +125,7 @@ def _table(model: Any, errors: dict[str, NumpyArray], honest: NumpyArray) -> Tab
     return table
 
 
-def _sentence(model: Any, errors: dict[str, NumpyArray], honest: NumpyArray) -> str:
+def _sentence(model: Any, errors: dict[str, Array], honest: Array) -> str:
     before, after = (float(error[honest].max()) for error in errors.values())
     change = after / before - 1.0
     verb = "lowers" if change < 0 else "raises"
@@ -138,7 +138,7 @@ def _sentence(model: Any, errors: dict[str, NumpyArray], honest: NumpyArray) -> 
     )
 
 
-def _save_plot(model: Any, errors: dict[str, NumpyArray], h: float, out: Path) -> bool:
+def _save_plot(model: Any, errors: dict[str, Array], h: float, out: Path) -> bool:
     from fedgrem.cli.screen import notice
     from fedgrem.errors import MissingExtraError
     from fedgrem.plots import demo_figure

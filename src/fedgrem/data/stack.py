@@ -131,9 +131,7 @@ class Stack:
                 generator_for(seed, name, "parts").permutation(int(used.sum())) % parts
                 for name, used in zip(stack.names, stack.weight > 0, strict=True)
             ]
-            return tuple(
-                (stack._kept([p != k for p in part]), stack._kept([p == k for p in part])) for k in range(2)
-            )
+            return tuple((stack._kept([p != k for p in part]), stack._kept([p == k for p in part])) for k in range(2))
 
         found: Any = self.derive(("halves", seed, parts), make)
         return found

@@ -60,7 +60,11 @@ class BaseFederatedMixture(FittedMixture):
 
     def set_params(self, **params: Any) -> Self:
         """Set options; ``algorithm__step_size=0.5`` sets one of the algorithm's, whether it is a name or an object."""
-        nested = {name.removeprefix("algorithm__"): params.pop(name) for name in list(params) if name.startswith("algorithm__")}
+        nested = {
+            name.removeprefix("algorithm__"): params.pop(name)
+            for name in list(params)
+            if name.startswith("algorithm__")
+        }
         super().set_params(**params)
         if nested:
             algorithm: Any = as_algorithm(self.algorithm)
@@ -68,7 +72,9 @@ class BaseFederatedMixture(FittedMixture):
             unknown = [name for name in nested if name not in known]
             if unknown:
                 listed = ", ".join(known) or "none"
-                raise InputError(f"{algorithm.traits.title} has no option {', '.join(unknown)}; its options are {listed}.")
+                raise InputError(
+                    f"{algorithm.traits.title} has no option {', '.join(unknown)}; its options are {listed}."
+                )
             self.algorithm = replace(algorithm, **nested)
         return self
 

@@ -36,9 +36,7 @@ def describe(progress: Progress) -> str:
 
 
 @contextmanager
-def teller(
-    on_progress: Callable[[Progress], None] | None, verbose: int
-) -> Iterator[Callable[[Progress], None] | None]:
+def teller(on_progress: Callable[[Progress], None] | None, verbose: int) -> Iterator[Callable[[Progress], None] | None]:
     """The callback that a fit reports to: the user's own, one that writes to standard error, both, or none."""
     if not verbose:
         yield on_progress

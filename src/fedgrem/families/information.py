@@ -64,7 +64,12 @@ def louis(
             u *= np.sqrt(p) * root
             lost[:, place[r][:, None], place[r]] += u.swapaxes(-1, -2) @ u
         mean *= root
-        return mean.swapaxes(-1, -2) @ mean, lost, (mean * root).sum(axis=1), (posterior[:, :, block.place] * root[:, None, :, 0] ** 2).sum(-1)
+        return (
+            mean.swapaxes(-1, -2) @ mean,
+            lost,
+            (mean * root).sum(axis=1),
+            (posterior[:, :, block.place] * root[:, None, :, 0] ** 2).sum(-1),
+        )
 
     between, lost, slope, held = stack.total(posterior.swapaxes(1, 2), one, max(10, d // 2))
     known = np.zeros((c, d, d))

@@ -92,9 +92,7 @@ def em(
     return Climbed(end, value, sums, sums.log_likelihood)
 
 
-def _step(
-    family: Family, stack: Stack, params: Params, scale: object, prior: Prior | None, hold_noise: bool
-) -> Params:
+def _step(family: Family, stack: Stack, params: Params, scale: object, prior: Prior | None, hold_noise: bool) -> Params:
     sums = family.expect(stack, params, scale)
     theta = family.maximize(stack, params, sums)
     weights = weights_of(sums)
@@ -118,9 +116,7 @@ def _share(weights: Array) -> Array:
     return np.maximum(weights, LEAST_SHARE / weights.shape[-1])
 
 
-def objective(
-    family: Family, params: Params, log_likelihood: Array, n_rows: Array, prior: Prior | None
-) -> Array:
+def objective(family: Family, params: Params, log_likelihood: Array, n_rows: Array, prior: Prior | None) -> Array:
     """What :func:`em` climbs, at parameters of this log-likelihood; minus infinity where that is not a number."""
     value = log_likelihood
     if prior is not None:

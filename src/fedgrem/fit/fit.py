@@ -92,5 +92,3 @@ def run(spec: FitSpec, engine: Engine, on_progress: Callable[[Progress], None] |
     with np.errstate(all="ignore"):  # what overflows is found by name afterwards
         result, cost = converse(fit(spec, engine.site_names), engine, on_progress)
     return result._replace(cost=cost.as_dict())
-
-

@@ -163,7 +163,9 @@ def walk(
     # The rows that a fit may see decide its pull: half of them, or three quarters.
     central = algorithm.begin(family, fits, starts.n_rows * (1.0 - 1.0 / parts), Pull(*constants, everyone(n_sites)))
     for number in range(1, rounds + 1):
-        told = Progress("penalties", said + number, ROUNDS + NOISE_ROUNDS * (said > 0 or rounds == NOISE_ROUNDS), float("nan"))
+        told = Progress(
+            "penalties", said + number, ROUNDS + NOISE_ROUNDS * (said > 0 or rounds == NOISE_ROUNDS), float("nan")
+        )
         mail: Broadcast = algorithm.broadcast(family, central)
         replies = yield Ask("path_step", PathRequest(parts, mail), told)
         reply: PathReply = replies.mail
@@ -171,8 +173,6 @@ def walk(
     replies = yield Ask("path_score", ScoreRequest(parts, central.params))
     judged: ScoreReply = replies.mail
     return Trip(judged.gain, judged.error, central.params)
-
-
 
 
 def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES) -> tuple[int, Array, Array]:

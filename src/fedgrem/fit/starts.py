@@ -64,9 +64,7 @@ def find_starts(spec: FitSpec, names: tuple[str, ...]) -> Phase[Starts]:
     if n_joint > 0 and spec.start_penalty > 0:
         common = yield from _joint_start(spec, names, params, penalty, n_joint, tell)
         params = align_to(family, params, common)
-    tried = map_arrays(
-        lambda own, shared: np.stack([own, np.broadcast_to(shared, own.shape)], axis=1), params, common
-    )
+    tried = map_arrays(lambda own, shared: np.stack([own, np.broadcast_to(shared, own.shape)], axis=1), params, common)
     replies = yield Ask("compare", Candidates(tried, penalty), tell("exchange"))
     return Starts(align(spec, replies.mail.params), replies.mail.n_rows, replies.mail.choice)
 
@@ -139,7 +137,9 @@ def _joint_start(
         weights = np.broadcast_to(guesses.weights, (n_sites, *guesses.weights.shape))
         for _ in range(GENERATION):
             sent = map_arrays(lambda leaf: np.broadcast_to(leaf, (n_sites, *leaf.shape)), guesses)
-            replies = yield Ask("joint_start", Candidates(sent._replace(weights=weights), penalty), tell("joint starts"))
+            replies = yield Ask(
+                "joint_start", Candidates(sent._replace(weights=weights), penalty), tell("joint starts")
+            )
             guesses, weights = next_guess(spec.family, replies.mail, guesses), replies.mail.params.weights
         scores = joint_scores(replies.mail)
         if left:

@@ -7,9 +7,7 @@ from fedgrem.kernels.matching import pair_costs
 from fedgrem.types import Array
 
 
-def parameter_errors(
-    weights: Array, theta: Array, true_weights: Array, true_theta: Array
-) -> tuple[Array, Array]:
+def parameter_errors(weights: Array, theta: Array, true_weights: Array, true_theta: Array) -> tuple[Array, Array]:
     """Largest error over components of the weights and of theta at each site, ``(K,)`` each.
 
     Each site is relabelled to the truth by the assignment of least total distance in theta, as in the paper's

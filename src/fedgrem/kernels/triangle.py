@@ -55,7 +55,9 @@ def safe_cholesky(matrix: Array) -> Array:
         return np.asarray(np.linalg.cholesky(matrix))
     except np.linalg.LinAlgError:
         size = matrix.shape[-1]
-        flat = np.where(np.isfinite(matrix).all(axis=(-2, -1), keepdims=True), matrix, np.eye(size)).reshape(-1, size, size)
+        flat = np.where(np.isfinite(matrix).all(axis=(-2, -1), keepdims=True), matrix, np.eye(size)).reshape(
+            -1, size, size
+        )
         return np.stack([_nearest_cholesky(one) for one in flat]).reshape(matrix.shape)
 
 

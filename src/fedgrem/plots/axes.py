@@ -9,7 +9,7 @@ import numpy as np
 from fedgrem.errors import MissingExtraError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.attributes import suspect_sites
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def tidy(ax: Axes) -> Axes:
     return ax
 
 
-def dots(ax: Axes, points: NumpyArray, **style: Any) -> None:
+def dots(ax: Axes, points: Array, **style: Any) -> None:
     """Points ``(..., 2)``, scattered."""
     ax.scatter(points[..., 0], points[..., 1], **style)
 
@@ -76,7 +76,7 @@ def ink_on(color: str) -> str:
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 150 else "white"
 
 
-def oddest(model: BaseFederatedMixture) -> NumpyArray:
+def oddest(model: BaseFederatedMixture) -> Array:
     """The sites farthest out, at most forty, the farthest first."""
     order = np.argsort(-model.site_distance_.max(axis=1), kind="stable")
     return np.asarray(order[:MOST_ROWS])
@@ -88,7 +88,7 @@ def title_of_some(text: str, n_shown: int, model: BaseFederatedMixture) -> str:
     return text if n_shown == n_sites else f"{text}:\nthe {n_shown} sites farthest out, of {n_sites}"
 
 
-def site_ticks(ax: Axes, model: BaseFederatedMixture, order: NumpyArray) -> None:
+def site_ticks(ax: Axes, model: BaseFederatedMixture, order: Array) -> None:
     """Names of these sites down the axis, those of suspect ones in bold."""
     suspect = suspect_sites(model)
     ax.set_yticks(range(len(order)), [short(str(model.site_names_[k])) for k in order], fontsize=8)
@@ -109,6 +109,6 @@ def component_ticks(ax: Axes, n_components: int) -> None:
     ax.set_xlabel("component")
 
 
-def positive(values: NumpyArray) -> NumpyArray:
+def positive(values: Array) -> Array:
     """A log scale has no place for 0: a site that did not move at all leaves a gap."""
     return np.where(values > 0, values, np.nan)

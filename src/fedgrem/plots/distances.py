@@ -21,7 +21,7 @@ from fedgrem.plots.axes import (
     title_of_some,
 )
 from fedgrem.report.attributes import check_fitted, own_distance, pull, suspect_beyond, suspect_sites
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +109,7 @@ def _root_ticks(end: float) -> list[float]:
     return ticks
 
 
-def _count_at_center(ax: Axes, counts: NumpyArray) -> None:
+def _count_at_center(ax: Axes, counts: Array) -> None:
     """A circle at 0 with the number of a site's components there."""
     for place in np.flatnonzero(counts):
         ax.plot(0.0, place, marker="o", markersize=11, mfc="white", mec="#009E73", clip_on=False, zorder=4)

@@ -12,13 +12,13 @@ from fedgrem.plots.distances import plot_distances
 from fedgrem.plots.gain import plot_errors
 from fedgrem.plots.rounds import plot_convergence
 from fedgrem.plots.sites import plot_sites
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def demo_figure(model: BaseFederatedMixture, errors: Mapping[str, NumpyArray], title: str) -> Figure:
+def demo_figure(model: BaseFederatedMixture, errors: Mapping[str, Array], title: str) -> Figure:
     """Two panels: the sites around the centers, and what each site gained."""
     figure = new_figure((12.0, 5.4))
     left, right = figure.subplots(1, 2, width_ratios=[1.35, 1.0])

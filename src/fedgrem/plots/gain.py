@@ -11,7 +11,7 @@ from fedgrem.algorithms.path import CLEAR
 from fedgrem.errors import InputError
 from fedgrem.plots.axes import LOSS_COLOR, MOST_ROWS, PALETTE, QUIET, own_axes, short, tidy
 from fedgrem.report.gain import Gains
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ def plot_gain(gains: Gains, ax: Axes | None = None, *, suspect: frozenset[str] =
     return tidy(ax)
 
 
-def plot_errors(errors: Mapping[str, NumpyArray], site_names: list[str], ax: Axes | None = None) -> Axes:
+def plot_errors(errors: Mapping[str, Array], site_names: list[str], ax: Axes | None = None) -> Axes:
     """Errors of two fits at every site, joined by a line; a site without truth (NaN) is named and left empty.
 
     Parameters

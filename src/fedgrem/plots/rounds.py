@@ -9,7 +9,7 @@ import numpy as np
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import QUIET, own_axes, positive, tidy
 from fedgrem.report.attributes import check_fitted, suspect_sites
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def plot_likelihood(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes
     return tidy(ax)
 
 
-def _site_lines(ax: Axes, values: NumpyArray, suspect: NumpyArray) -> None:
+def _site_lines(ax: Axes, values: Array, suspect: Array) -> None:
     """One thin line per site, ``values`` being (rounds, K); up to 200 sites, and up to 20 suspects on top."""
     rounds = np.arange(1, len(values) + 1)
     for place, k in enumerate(np.flatnonzero(~suspect)[:200]):

@@ -12,7 +12,7 @@ from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import ODD_COLOR, color_of, dots, marker_of, own_axes, tidy
 from fedgrem.report.attributes import suspect_sites
 from fedgrem.report.rows import GivenRows, given_rows
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +69,7 @@ def plot_rows(
     return tidy(ax)
 
 
-def _components(model: Any, sample: GivenRows) -> NumpyArray:
+def _components(model: Any, sample: GivenRows) -> Array:
     labels = model.site_names_[sample.site]
     if sample.target is None:
         return np.asarray(model.predict(sample.rows, sites=labels))
@@ -77,8 +77,8 @@ def _components(model: Any, sample: GivenRows) -> NumpyArray:
 
 
 def _project(
-    model: BaseFederatedMixture, sample: GivenRows, suspect: NumpyArray
-) -> tuple[NumpyArray, NumpyArray | None, NumpyArray]:
+    model: BaseFederatedMixture, sample: GivenRows, suspect: Array
+) -> tuple[Array, Array | None, Array]:
     """The rows, the centers where they are points among the rows, and the share of the spread in either direction."""
     rows = nw.from_native(sample.rows, eager_only=True).to_numpy() if is_frame(sample.rows) else sample.rows
     rows = np.asarray(rows, dtype=float)
@@ -95,12 +95,12 @@ def _project(
     return _standardized(rows, middle, scale) @ two.T, center, share
 
 
-def _standardized(rows: NumpyArray, middle: NumpyArray, scale: NumpyArray) -> NumpyArray:
+def _standardized(rows: Array, middle: Array, scale: Array) -> Array:
     """In standard deviations from the middle; a missing value is put there."""
     return np.nan_to_num((rows - middle) / scale)
 
 
-def _limit(ax: Axes, ordinary: NumpyArray, points: NumpyArray) -> None:
+def _limit(ax: Axes, ordinary: Array, points: Array) -> None:
     """Room for the rows of sites that are not suspect; how many others are out of sight is written down."""
     low, high = ordinary.min(axis=0), ordinary.max(axis=0)
     room = 0.15 * np.maximum(high - low, 1e-9)

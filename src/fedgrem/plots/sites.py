@@ -9,7 +9,7 @@ import numpy as np
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import ODD_COLOR, QUIET, color_of, dots, marker_of, own_axes, tidy
 from fedgrem.report.attributes import check_fitted, parameter_names, spread_within, suspect_sites, thetas
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ def plot_sites(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     return tidy(ax)
 
 
-def _projection(model: BaseFederatedMixture, theta: NumpyArray) -> tuple[Any, tuple[str, str]]:
+def _projection(model: BaseFederatedMixture, theta: Array) -> tuple[Any, tuple[str, str]]:
     """A function to two dimensions, and what to write on the axes.
 
     Where the spread within components is known, directions are those of the centers in units of it.
@@ -80,7 +80,7 @@ def _projection(model: BaseFederatedMixture, theta: NumpyArray) -> tuple[Any, tu
     return (lambda x: (x / unit - middle) @ kept.T), (labels[0], labels[1])
 
 
-def _name_center(ax: Axes, model: BaseFederatedMixture, component: int, center: NumpyArray, *, above: bool) -> None:
+def _name_center(ax: Axes, model: BaseFederatedMixture, component: int, center: Array, *, above: bool) -> None:
     """Above a center in the upper half, below one in the lower half, where the suspect sites are not."""
     from matplotlib.patheffects import withStroke
 
@@ -93,7 +93,7 @@ def _name_center(ax: Axes, model: BaseFederatedMixture, component: int, center: 
                 va="bottom" if above else "top", fontsize=8, color="#333333", zorder=6)  # fmt: skip
 
 
-def _equal_scales(ax: Axes, points: NumpyArray) -> None:
+def _equal_scales(ax: Axes, points: Array) -> None:
     """Room for all points and the names of the centers; what looks twice as far is twice as far.
 
     Unless one side is much longer than the other: then they are in different units.
@@ -112,7 +112,7 @@ def _equal_scales(ax: Axes, points: NumpyArray) -> None:
     ax.set_aspect("equal")
 
 
-def _mark_suspects(ax: Axes, points: NumpyArray, centers: NumpyArray, at_center: NumpyArray) -> None:
+def _mark_suspects(ax: Axes, points: Array, centers: Array, at_center: Array) -> None:
     """Crosses, tied to the centers they are meant to estimate; ``points`` is (sites, R, 2)."""
     for site, there in zip(points, at_center, strict=True):
         for point, center in zip(site[~there], centers[~there], strict=True):

@@ -8,7 +8,7 @@ from fedgrem.algorithms.verdicts import NOT_JUDGED, SUSPECT
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.estimators.verdicts import thresholds
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 Sharing = Literal["alone", "pulled", "shared"]
 """What the sites of a fit have in common: nothing, what the center pulled them to, or all components."""
@@ -80,10 +80,10 @@ def sharing(model: BaseFederatedMixture) -> Sharing:
     return "shared" if name in SHARED or np.isinf(model.penalty_) else "pulled"
 
 
-def thetas(model: BaseFederatedMixture) -> NumpyArray:
+def thetas(model: BaseFederatedMixture) -> Array:
     """Component parameters of all sites, ``(K, R, q)``, whatever the model calls them."""
     check_fitted(model)
-    theta: NumpyArray = getattr(model, f"{model._theta_name}_")
+    theta: Array = getattr(model, f"{model._theta_name}_")
     return theta
 
 
@@ -107,7 +107,7 @@ def parameter_names(model: BaseFederatedMixture) -> list[str]:
     return [f"theta[{j}]" for j in range(n_parameters)]
 
 
-def spread_within(model: BaseFederatedMixture) -> NumpyArray | None:
+def spread_within(model: BaseFederatedMixture) -> Array | None:
     """Common standard deviations within a component, per column: (R, p), or (1, p) where components share them.
 
     None for a model that does not estimate them.
@@ -118,7 +118,7 @@ def spread_within(model: BaseFederatedMixture) -> NumpyArray | None:
     return np.asarray(np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1)))
 
 
-def parameter_units(model: BaseFederatedMixture) -> NumpyArray:
+def parameter_units(model: BaseFederatedMixture) -> Array:
     """What makes the parameters of a component comparable whatever units the columns are in, ``(q,)``.
 
     The standard deviation within components where it is known. For coefficients the response's scale over the
@@ -139,31 +139,31 @@ def measured_in_noise(model: BaseFederatedMixture) -> bool:
     return spread_within(model) is not None or option(model, "noise", "unit") != "unit"
 
 
-def of_center(model: BaseFederatedMixture, name: str) -> NumpyArray | None:
+def of_center(model: BaseFederatedMixture, name: str) -> Array | None:
     """One number per component of the center, such as its intercept, ``(R,)``; None where it has none, or only 0."""
     found = getattr(model, f"center_{name}_", None)
     values = np.asarray(() if found is None else found, dtype=float)
     return values if values.shape == (len(model.center_),) and values.any() else None
 
 
-def center_errors(model: BaseFederatedMixture) -> NumpyArray | None:
+def center_errors(model: BaseFederatedMixture) -> Array | None:
     """Standard errors of the centers, ``(R, q)``; None where none were asked for."""
-    errors: NumpyArray | None = getattr(model, "center_se_", None)
+    errors: Array | None = getattr(model, "center_se_", None)
     return errors
 
 
-def local_only(model: BaseFederatedMixture) -> NumpyArray:
+def local_only(model: BaseFederatedMixture) -> Array:
     """Which sites were given their own fit back, ``(K,)``."""
     alone = getattr(model, "local_only_", getattr(model, "fitted_alone_", None))
     return np.asarray(np.zeros(len(model.site_names_), dtype=bool) if alone is None else alone)
 
 
-def pull(model: BaseFederatedMixture) -> NumpyArray:
+def pull(model: BaseFederatedMixture) -> Array:
     """Shrinkage threshold of each component of each site in the last round, ``(K, R)``; 0 at sites fitted alone."""
     return np.where(local_only(model)[:, None], 0.0, thresholds(model, model.weights_, model.n_rows_))
 
 
-def suspect_beyond(model: BaseFederatedMixture) -> NumpyArray:
+def suspect_beyond(model: BaseFederatedMixture) -> Array:
     """How far out each site's own answer may be before the site is suspect, ``(K,)``; infinity where nobody judges.
 
     In units of the noise, as a root mean square over its rows. A small site may be farther out than a large one.
@@ -171,27 +171,27 @@ def suspect_beyond(model: BaseFederatedMixture) -> NumpyArray:
     return _evidence(model, "limit", np.inf)
 
 
-def own_distance(model: BaseFederatedMixture) -> NumpyArray:
+def own_distance(model: BaseFederatedMixture) -> Array:
     """How far from the center each site's rows lead with nothing that pulls back, ``(K,)``, in the same units."""
     return _evidence(model, "distance", np.nan)
 
 
-def _evidence(model: BaseFederatedMixture, name: str, otherwise: float) -> NumpyArray:
+def _evidence(model: BaseFederatedMixture, name: str, otherwise: float) -> Array:
     found = getattr(model, "site_evidence_", {})
     return np.asarray(found[name]) if found else np.full(len(model.site_names_), otherwise)
 
 
-def verdicts(model: BaseFederatedMixture) -> NumpyArray:
+def verdicts(model: BaseFederatedMixture) -> Array:
     """One word per site, ``(K,)``; a model that an older fedgrem saved was not judged."""
     return np.asarray(getattr(model, "site_verdict_", np.full(len(model.site_names_), NOT_JUDGED)))
 
 
-def suspect_sites(model: BaseFederatedMixture) -> NumpyArray:
+def suspect_sites(model: BaseFederatedMixture) -> Array:
     """Which sites are suspect, ``(K,)``."""
     return np.asarray(verdicts(model) == SUSPECT)
 
 
-def vanished(model: BaseFederatedMixture) -> NumpyArray:
+def vanished(model: BaseFederatedMixture) -> Array:
     """Components ``(K, R)`` of which a site holds less than one row; none of a model that does not say."""
     return np.asarray(getattr(model, "vanished_", np.zeros(model.weights_.shape, dtype=bool)))
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.attributes import LEAST_UNIT, option, parameter_names, parameter_units, thetas
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 INTERCEPT = "intercept"
 TYPICAL_INTERCEPT = "intercept at typical columns"
@@ -21,9 +21,9 @@ class Deviations(NamedTuple):
     """Parameters of the sites less those of the center."""
 
     names: list[str]
-    away: NumpyArray
+    away: Array
     """(K, R, q), each in its own unit."""
-    units: NumpyArray
+    units: Array
     """(q,), to compare the parameters by."""
 
     def of(self, k: int) -> "Deviations":
@@ -38,13 +38,13 @@ class Spreads(NamedTuple):
     """Spread or noise."""
     names: list[str]
     """Of each: that word, and of which column."""
-    ratio: NumpyArray
+    ratio: Array
     """(K, C, s); C is 1 where the components of a site share it, and s is 0 where nothing is known."""
-    clear: NumpyArray
+    clear: Array
     """(K, C, s), where it is neither small nor a matter of chance."""
 
     @property
-    def size(self) -> NumpyArray:
+    def size(self) -> Array:
         """How far those that are clear are from 1, either way; the others count as 0."""
         return np.where(self.clear, np.abs(np.log(self.ratio)), 0.0)
 
@@ -89,11 +89,11 @@ def spreads_of(model: BaseFederatedMixture) -> Spreads:
     return Spreads("noise", ["noise"], ratio, _clear(model, ratio))
 
 
-def _variances(covariances: NumpyArray) -> NumpyArray:
+def _variances(covariances: Array) -> Array:
     return np.asarray(np.maximum(np.diagonal(covariances, axis1=-2, axis2=-1), LEAST_UNIT))
 
 
-def _clear(model: BaseFederatedMixture, ratio: NumpyArray) -> NumpyArray:
+def _clear(model: BaseFederatedMixture, ratio: Array) -> Array:
     """Neither small, nor within what so few rows leave open: the log of a deviation from n rows errs by 1/sqrt(2n)."""
     n_rows = model.n_rows_[:, None] * (model.weights_ if ratio.shape[1] > 1 else np.ones((len(ratio), 1)))
     chance = BEYOND_CHANCE / np.sqrt(2.0 * np.maximum(n_rows, LEAST_UNIT))

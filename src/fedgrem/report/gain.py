@@ -10,7 +10,7 @@ from fedgrem.algorithms.path import CLEAR
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.rows import GivenRows, given_rows
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 ALONE = "local-em"
 FEWEST_HELD = 2
@@ -119,7 +119,7 @@ def measure_gain(
 
 def _split(
     given: GivenRows, names: list[str], n_components: int, share: float, seed: int
-) -> tuple[NumpyArray, NumpyArray]:
+) -> tuple[Array, Array]:
     """Which rows are used at all, and which are held back, ``(N,)`` each; what a site holds back is its own affair."""
     used, held = np.ones(len(given.site), dtype=bool), np.zeros(len(given.site), dtype=bool)
     for k in np.unique(given.site).tolist():

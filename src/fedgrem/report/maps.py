@@ -17,7 +17,7 @@ from fedgrem.report.attributes import (
 from fedgrem.report.deviations import Deviations, Spreads, deviations_of, spreads_of
 from fedgrem.report.numbers import contrast, decimals_for, fixed, largest, most_telling, number, signed
 from fedgrem.report.summary import SiteSummary, Summary
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 MOST_PARAMETERS = 40
 """Parameters in a map; those that differ most are kept."""
@@ -79,7 +79,7 @@ def center_map(model: BaseFederatedMixture) -> Table:
     return Table(rows, len(names) - len(kept), "spread within" if shared else "")
 
 
-def _known_to(values: NumpyArray, errors: NumpyArray | None) -> list[str]:
+def _known_to(values: Array, errors: Array | None) -> list[str]:
     """How well each is known; empty where nothing can be said."""
     told = []
     for value, error in zip(values, np.full(len(values), np.nan) if errors is None else errors, strict=True):
@@ -136,7 +136,7 @@ def deviations(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     return {"opened": opened, "n_more": len(own) - len(opened)}
 
 
-def _deviation(site: SiteSummary, at_center: NumpyArray, away: Deviations, spreads: Spreads) -> dict[str, Any]:
+def _deviation(site: SiteSummary, at_center: Array, away: Deviations, spreads: Spreads) -> dict[str, Any]:
     """``at_center`` is (R,); ``away`` and ``spreads`` are those of this site."""
     said, n_more = "at the center in every component", 0
     rows: list[tuple[str, list[Cell]]] = []
@@ -160,7 +160,7 @@ def _deviation(site: SiteSummary, at_center: NumpyArray, away: Deviations, sprea
     return {"site": site, "said": said, "table": Table(rows, n_more)}
 
 
-def _deviation_cells(column: NumpyArray, at_center: NumpyArray) -> list[Cell]:
+def _deviation_cells(column: Array, at_center: Array) -> list[Cell]:
     digits, most = decimals_for([0.0, *column]), max(float(np.abs(column).max()), 1e-300)
     return [
         Cell("•", "z") if at_center[r] else Cell(signed(value, digits), _shade(value / most))

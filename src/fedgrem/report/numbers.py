@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 
 def decimals_for(values: ArrayLike) -> int:
@@ -84,7 +84,7 @@ def most_telling(center: ArrayLike, units: ArrayLike, n: int) -> list[int]:
     return largest(np.ptp(np.asarray(center, dtype=float) / np.asarray(units), axis=0), n)
 
 
-def contrast(center: NumpyArray) -> NumpyArray:
+def contrast(center: Array) -> Array:
     """Where each component lies among all, parameter by parameter: from -1, the farthest below the middle, to 1.
 
     Parameters

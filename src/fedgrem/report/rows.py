@@ -11,7 +11,7 @@ from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.attributes import check_fitted, has_response
 from fedgrem.report.attributes import column_names as fitted_columns
 from fedgrem.report.text import listed
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 
 class GivenRows(NamedTuple):
@@ -19,14 +19,14 @@ class GivenRows(NamedTuple):
 
     rows: Any
     """(N, p) array or data frame."""
-    target: NumpyArray | None
+    target: Array | None
     """(N,) responses of a regression."""
-    site: NumpyArray
+    site: Array
     """(N,) index into the model's ``site_names_``."""
     unknown: list[str]
     """Sites that were not fitted; their rows are left out."""
 
-    def take(self, which: NumpyArray) -> "GivenRows":
+    def take(self, which: Array) -> "GivenRows":
         """Some of the rows: those at these places, or where a mask is true."""
         place = np.flatnonzero(which) if which.dtype == bool else which
         rows = (

@@ -24,7 +24,7 @@ from fedgrem.studies.methods import play_methods
 from fedgrem.studies.specs import DTYPE, FITS, Method, Setting
 from fedgrem.studies.splits import Split, by_site, split_and_contaminate
 from fedgrem.studies.starts import RealSearch, paper_starts, poor_starts, search_starts
-from fedgrem.types import Array, FitResult, NumpyArray, Params, SiteData
+from fedgrem.types import Array, FitResult, Array, Params, SiteData
 
 TOLERANCE = 1e-5
 """Relative movement in the last round of a simulation: errors of a method are told to three digits."""
@@ -120,7 +120,7 @@ def _play_real(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list
 class _HeldOut:
     """The rows that no method sees, stacked once for the scores of all of them."""
 
-    def __init__(self, family: Family, tested: list[NumpyArray], split: Split) -> None:
+    def __init__(self, family: Family, tested: list[Array], split: Split) -> None:
         self._family, self._honest = family, split.honest
         self._labels = np.concatenate(split.test_labels)
         counts = np.array([len(rows) for rows in tested])

@@ -36,7 +36,7 @@ import numpy as np
 
 from fedgrem.errors import InputError, MissingExtraError
 from fedgrem.studies.loaders.download import cache_folder
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 Method = Literal["umap", "tsne", "pca"]
 PRINCIPAL_COMPONENTS = 50
@@ -52,7 +52,7 @@ EARLY, LATE = 250, 500
 class Embedding(NamedTuple):
     """Rows in few dimensions, and where they come from."""
 
-    rows: NumpyArray
+    rows: Array
     """(N, n_components) float64."""
     seconds: float
     """Time it took, when it was made."""
@@ -61,7 +61,7 @@ class Embedding(NamedTuple):
 
 
 def embed(
-    rows: NumpyArray,
+    rows: Array,
     method: Method = "umap",
     n_components: int = 10,
     seed: int = 0,
@@ -113,7 +113,7 @@ def embed(
     return result
 
 
-def principal_components(rows: NumpyArray, n_components: int) -> NumpyArray:
+def principal_components(rows: Array, n_components: int) -> Array:
     """Rows along the directions in which they vary most, the first first; ``(N, n_components)`` or fewer columns.
 
     The sign of a direction is that which makes its largest entry positive, so that it does not depend on the machine.
@@ -132,8 +132,8 @@ def principal_components(rows: NumpyArray, n_components: int) -> NumpyArray:
 
 
 def _tsne(
-    rows: NumpyArray, n_components: int, seed: int, options: dict[str, Any], tell: Callable[[int, int], None] | None
-) -> NumpyArray:
+    rows: Array, n_components: int, seed: int, options: dict[str, Any], tell: Callable[[int, int], None] | None
+) -> Array:
     import openTSNE
 
     from fedgrem.studies.tsne import TSNEGradient
@@ -152,7 +152,7 @@ def _tsne(
     return np.asarray(made)
 
 
-def _umap(rows: NumpyArray, n_components: int, seed: int, options: dict[str, Any]) -> NumpyArray:
+def _umap(rows: Array, n_components: int, seed: int, options: dict[str, Any]) -> Array:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImportWarning)  # it misses TensorFlow, for a part that is not used here
         import umap
@@ -163,7 +163,7 @@ def _umap(rows: NumpyArray, n_components: int, seed: int, options: dict[str, Any
     return np.asarray(made)
 
 
-def _checked(rows: NumpyArray, method: str, n_components: int, options: dict[str, Any]) -> NumpyArray:
+def _checked(rows: Array, method: str, n_components: int, options: dict[str, Any]) -> Array:
     if method not in get_args(Method):
         raise InputError(f"there is no embedding {method!r}; choose from: {', '.join(get_args(Method))}.")
     if rows.ndim != 2 or not 1 <= n_components <= min(rows.shape):

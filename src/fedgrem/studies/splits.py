@@ -13,7 +13,7 @@ from fedgrem.studies.embeddings import Embedding, embed
 from fedgrem.studies.loaders.dataset import Progress, RealData
 from fedgrem.studies.loaders.images import load_fashion, load_mnist
 from fedgrem.studies.loaders.pen import load_pen
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 DATA = "FEDGREM_DATA"
 """Environment variable: the folder with the data sets, for the workers of a study. Without it they are downloaded."""
@@ -26,19 +26,19 @@ DIMENSIONS = 10
 class SiteRows(NamedTuple):
     """All rows of a data set by site."""
 
-    rows: tuple[NumpyArray, ...]
+    rows: tuple[Array, ...]
     """(n_k, p) each."""
-    labels: tuple[NumpyArray, ...]
+    labels: tuple[Array, ...]
     """(n_k,) each, for scoring only."""
 
 
 class Split(NamedTuple):
     """What a replication fits and scores."""
 
-    trained: list[NumpyArray]
-    tested: list[NumpyArray]
-    test_labels: list[NumpyArray]
-    honest: NumpyArray
+    trained: list[Array]
+    tested: list[Array]
+    test_labels: list[Array]
+    honest: Array
     """(K,) whether a site is as it was recorded."""
 
 
@@ -57,7 +57,7 @@ def embedding_of(data: RealData, method: str, on_progress: Callable[[int, int], 
 
 
 @lru_cache(maxsize=1)
-def _prepared(name: str, embedding: str | None) -> tuple[NumpyArray, NumpyArray, NumpyArray | None]:
+def _prepared(name: str, embedding: str | None) -> tuple[Array, Array, Array | None]:
     data = load(name)
     rows = data.rows if embedding is None else np.asarray(embedding_of(data, embedding).rows, dtype=float)
     return rows, data.labels, data.sites
@@ -73,7 +73,7 @@ def by_site(name: str, seed: int, embedding: str | None = None) -> SiteRows:
     return SiteRows(tuple(rows[mine] for mine in members), tuple(labels[mine] for mine in members))
 
 
-def assign_sites(n_rows: int, n_sites: int, seed: int) -> NumpyArray:
+def assign_sites(n_rows: int, n_sites: int, seed: int) -> Array:
     """A site from 1 to ``n_sites`` for every row, at random, sizes differing by at most one row; ``(n_rows,)``.
 
     Examples
@@ -83,7 +83,7 @@ def assign_sites(n_rows: int, n_sites: int, seed: int) -> NumpyArray:
     """
     if not 1 <= n_sites <= n_rows:
         raise InputError(f"{n_rows} rows cannot be divided among {n_sites} sites; give from 1 to {n_rows} sites.")
-    sites: NumpyArray = np.random.default_rng(seed).permutation(np.arange(n_rows) % n_sites) + 1
+    sites: Array = np.random.default_rng(seed).permutation(np.arange(n_rows) % n_sites) + 1
     return sites
 
 
@@ -118,7 +118,7 @@ def split_and_contaminate(
     return Split(trained, tested, labels, honest)
 
 
-def _contaminated(rows: NumpyArray, way: str, other: NumpyArray, generator: np.random.Generator) -> NumpyArray:
+def _contaminated(rows: Array, way: str, other: Array, generator: np.random.Generator) -> Array:
     size = rows.std(axis=0)
     if way == "far":
         return np.asarray(rows.mean(axis=0) + 10.0 * size + size * generator.normal(size=rows.shape))

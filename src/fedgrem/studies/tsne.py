@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 ROWS, COLUMNS = 1024, 1024
 """Of a block of distances: it fits into a core's cache."""
@@ -41,11 +41,11 @@ class TSNEGradient:
         self._push_every = push_every
         self._on_call = on_call
         self._calls = 0
-        self._kept: tuple[NumpyArray, float] | None = None
+        self._kept: tuple[Array, float] | None = None
 
     def __call__(
         self, embedding: Any, P: Any, *, should_eval_error: bool = False, **_: Any
-    ) -> tuple[float, NumpyArray]:
+    ) -> tuple[float, Array]:
         """The divergence, and the gradient, ``(n, q)``, in openTSNE's scale: a quarter of the true one.
 
         Parameters
@@ -69,7 +69,7 @@ class TSNEGradient:
         return entropy + logs + weight * float(np.log(total)), pull - push / total
 
 
-def _push(places: NumpyArray, pool: ThreadPoolExecutor) -> tuple[NumpyArray, float]:
+def _push(places: Array, pool: ThreadPoolExecutor) -> tuple[Array, float]:
     """``sum_j w_ij^2 (y_i - y_j)`` of every row, and ``sum_ij w_ij`` over pairs, with ``w = 1 / (1 + distance^2)``."""
     n, q = places.shape
     squared = np.einsum("ij,ij->i", places, places)
@@ -78,7 +78,7 @@ def _push(places: NumpyArray, pool: ThreadPoolExecutor) -> tuple[NumpyArray, flo
     left, right = np.column_stack([places, squared + 1, one]), np.column_stack([-2 * places, one, squared]).T
     values = np.column_stack([places, one])
 
-    def block(begin: int) -> tuple[float, NumpyArray]:
+    def block(begin: int) -> tuple[float, Array]:
         """``sum_ij w_ij`` and ``sum_j w_ij^2 (y_j, 1)`` for the rows of one block."""
         mine = left[begin : begin + ROWS]
         total, sums = 0.0, np.zeros((len(mine), q + 1))
@@ -95,11 +95,11 @@ def _push(places: NumpyArray, pool: ThreadPoolExecutor) -> tuple[NumpyArray, flo
     return places * sums[:, q:] - sums[:, :q], sum(totals) - n
 
 
-def _pull(places: NumpyArray, weights: Any, pool: ThreadPoolExecutor) -> tuple[NumpyArray, float]:
+def _pull(places: Array, weights: Any, pool: ThreadPoolExecutor) -> tuple[Array, float]:
     """``sum_j p_ij w_ij (y_i - y_j)`` of every row, and ``- sum_ij p_ij log w_ij``."""
     own = np.repeat(np.arange(len(places)), np.diff(weights.indptr))
 
-    def squared_ways(begin: int) -> NumpyArray:
+    def squared_ways(begin: int) -> Array:
         pairs = slice(begin, begin + PAIRS)
         way = places.take(own[pairs], axis=0)
         way -= places.take(weights.indices[pairs], axis=0)

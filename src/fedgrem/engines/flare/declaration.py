@@ -20,7 +20,7 @@ from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.wire import decode, named_leaves
 from fedgrem.errors import MessageError
 from fedgrem.kernels.precision import numpy_dtype, precision
-from fedgrem.types import Broadcast, NumpyArray, Params, SiteData, StartRequest
+from fedgrem.types import Broadcast, Array, Params, SiteData, StartRequest
 
 CENSUS = "census"
 """The first task: a site says how many rows it has, and summarizes its columns."""
@@ -62,7 +62,7 @@ class Census(NamedTuple):
     """(p, 64) of the columns, in UTF-8 filled up with zeros; so that no site mixes up its columns."""
 
 
-def write_names(names: Sequence[str]) -> NumpyArray:
+def write_names(names: Sequence[str]) -> Array:
     """Names as numbers, ``(p, 64)``.
 
     Examples
@@ -77,7 +77,7 @@ def write_names(names: Sequence[str]) -> NumpyArray:
     return table
 
 
-def read_names(table: NumpyArray) -> list[str]:
+def read_names(table: Array) -> list[str]:
     """The way back."""
     return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in np.asarray(table, dtype=np.uint8)]
 

@@ -31,7 +31,7 @@ from fedgrem.engines.flare.site import REASONS
 from fedgrem.engines.flare.validate import check_reply
 from fedgrem.engines.flare.wire import Fields, encode, printable, size
 from fedgrem.errors import InputError, MessageError
-from fedgrem.types import Array, Central, NumpyArray, RoundRecord, Upload
+from fedgrem.types import Array, Central, Array, RoundRecord, Upload
 
 PROBE = 2.0
 """Seconds, or three times what the last exchange took, that a site which missed a deadline has until it is back."""
@@ -86,7 +86,7 @@ class OverNetwork:
         self._algorithm = recipe.build_algorithm()
         self._pace = 0.0
         """Seconds that the slowest good answer of the last exchange took."""
-        self.log_likelihood: NumpyArray | None = None
+        self.log_likelihood: Array | None = None
         """(K,) what each site last said; kept for those that miss a round."""
         self._threads = ThreadPoolExecutor(max(1, len(roster.names)), thread_name_prefix="site")
         self._units: Units | None = None

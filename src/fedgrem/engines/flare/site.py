@@ -17,7 +17,7 @@ from fedgrem.engines.flare.recipe import Recipe
 from fedgrem.engines.flare.wire import Fields
 from fedgrem.errors import FedGrEMError, InputError, MessageError
 from fedgrem.kernels.precision import numpy_dtype, precision
-from fedgrem.types import NumpyArray, SiteData
+from fedgrem.types import Array, SiteData
 
 SETTINGS = "fedgrem.json"
 """In the ``local`` folder of a site's kit. It never leaves the site."""
@@ -94,7 +94,7 @@ def read_rows(name: str, settings: Settings) -> Federation:
     check_numeric(frame, (*settings.columns, *aside))
     check_no_gaps(frame, aside)
 
-    def numbers(column: str) -> NumpyArray:
+    def numbers(column: str) -> Array:
         return np.asarray(frame[column].cast(float).fill_null(float("nan")).to_numpy(), dtype=np.float64)
 
     return Federation.from_sites(

@@ -21,7 +21,7 @@ from fedgrem.engines.flare.roster import Roster, Rules
 from fedgrem.engines.flare.wire import named_leaves
 from fedgrem.errors import ModelFileError
 from fedgrem.kernels.precision import precision
-from fedgrem.types import FitResult, NumpyArray, Params, RoundRecord
+from fedgrem.types import FitResult, Array, Params, RoundRecord
 
 CHECKPOINT, RESULT = "checkpoint.npz", "result.npz"
 ABOUT = "about"
@@ -98,7 +98,7 @@ def read_checkpoint(folder: Path, recipe: Recipe) -> Checkpoint | None:
         return Checkpoint(roster, about["exchange"], _saved(recipe, about, arrays))
 
 
-def _saved(recipe: Recipe, about: dict[str, Any], arrays: dict[str, NumpyArray]) -> Saved | None:
+def _saved(recipe: Recipe, about: dict[str, Any], arrays: dict[str, Array]) -> Saved | None:
     if about["start_cost"] is None:
         return None
     spread = arrays.get("starts/params/spread")
@@ -148,7 +148,7 @@ def read_result(folder: Path) -> Finished:
     return Finished(FitResult(**plain | values), units, about["about"])
 
 
-def _under(folder: str, arrays: dict[str, NumpyArray]) -> dict[str, NumpyArray]:
+def _under(folder: str, arrays: dict[str, Array]) -> dict[str, Array]:
     """The arrays whose names begin with ``folder/``, by the rest of them."""
     return {name.removeprefix(f"{folder}/"): kept for name, kept in arrays.items() if name.startswith(f"{folder}/")}
 
@@ -167,7 +167,7 @@ def _write(path: Path, about: dict[str, Any], arrays: dict[str, Any]) -> None:
     temporary.replace(path)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, NumpyArray]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}

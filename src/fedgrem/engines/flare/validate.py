@@ -7,7 +7,7 @@ import numpy as np
 from fedgrem.engines.flare.declaration import CENSUS, START_TASKS, check_shapes
 from fedgrem.engines.flare.wire import Fields, decode, named_leaves
 from fedgrem.errors import MessageError
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 SIMPLEX_SLACK = 1e-6
 SIZE_SLACK = 1e-6
@@ -49,7 +49,7 @@ def check_reply(
     return message
 
 
-def _check_finite(who: str, task: str, name: str, leaf: NumpyArray, gaps: bool) -> None:
+def _check_finite(who: str, task: str, name: str, leaf: Array, gaps: bool) -> None:
     if leaf.dtype.kind != "f" or (gaps and task == CENSUS and name in ("mean", "deviation")):
         return
     # Of a start that fits no row at all, a site says so with minus infinity.
@@ -59,7 +59,7 @@ def _check_finite(who: str, task: str, name: str, leaf: NumpyArray, gaps: bool) 
         raise MessageError(f"{who} sent NaN or infinity in {int(bad.sum())} of {leaf.size} number(s) of {name}.")
 
 
-def _check_simplex(who: str, weights: NumpyArray) -> None:
+def _check_simplex(who: str, weights: Array) -> None:
     total = weights.sum(axis=-1)
     if np.any(weights < -SIMPLEX_SLACK) or np.any(np.abs(total - 1.0) > SIMPLEX_SLACK):
         worst = float(total.flat[int(np.argmax(np.abs(total - 1.0)))])

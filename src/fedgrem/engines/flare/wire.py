@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from fedgrem.errors import MessageError
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 Fields: TypeAlias = dict[str, dict[str, Any]]
 """``"params.theta" -> {"shape": [5, 3], "dtype": "<f8", "bytes": b"..."}``: what travels."""
@@ -66,14 +66,14 @@ def size(fields: Fields) -> int:
     return sum(len(field["bytes"]) for field in fields.values())
 
 
-def _pack(array: NumpyArray) -> dict[str, Any]:
+def _pack(array: Array) -> dict[str, Any]:
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
     if little.dtype.str not in DTYPES:
         raise MessageError(f"arrays of type {array.dtype} do not travel; the types are {', '.join(DTYPES)}.")
     return {"shape": list(array.shape), "dtype": little.dtype.str, "bytes": little.tobytes()}
 
 
-def _unpack(name: str, field: Any) -> NumpyArray:
+def _unpack(name: str, field: Any) -> Array:
     if not isinstance(field, dict) or set(field) != {"shape", "dtype", "bytes"}:
         raise MessageError(f"{name} is not an array of shape, dtype and bytes.")
     shape, dtype, raw = field["shape"], field["dtype"], field["bytes"]
@@ -89,5 +89,5 @@ def _unpack(name: str, field: Any) -> NumpyArray:
     if not isinstance(raw, bytes) or len(raw) != expected:
         got = len(raw) if isinstance(raw, bytes) else type(raw).__name__
         raise MessageError(f"{name} has {got} bytes, expected {expected} for shape {tuple(shape)} and type {dtype}.")
-    array: NumpyArray = np.frombuffer(raw, dtype=dtype).reshape(shape).astype(np.dtype(dtype).newbyteorder("="))
+    array: Array = np.frombuffer(raw, dtype=dtype).reshape(shape).astype(np.dtype(dtype).newbyteorder("="))
     return array

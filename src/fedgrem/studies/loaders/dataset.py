@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from fedgrem.errors import InputError
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Told the name of a file, the bytes that are there and the bytes in all (None if not known)."""
@@ -14,11 +14,11 @@ Progress: TypeAlias = Callable[[str, int, int | None], None]
 class RealData(NamedTuple):
     """A data set as it was published."""
 
-    rows: NumpyArray
+    rows: Array
     """(N, p) float64."""
-    labels: NumpyArray
+    labels: Array
     """(N,) integers from 0: the digit, or the kind of clothes. For scoring only."""
-    sites: NumpyArray | None
+    sites: Array | None
     """(N,) integers from 1: who wrote the digit. None where the data set has no sites of its own."""
     columns: tuple[str, ...]
     """p names."""

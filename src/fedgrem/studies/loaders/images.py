@@ -15,7 +15,7 @@ import numpy as np
 from fedgrem.errors import InputError
 from fedgrem.studies.loaders.dataset import Progress, RealData, checked_folder, progress_of
 from fedgrem.studies.loaders.download import cache_folder, fetch, unpacked_digest
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 IDX_BYTES = 0x08
 """The code of unsigned bytes in the header of an idx file."""
@@ -126,7 +126,7 @@ def _image_file(place: Path, name: str, source: ImageSource) -> Path:
     )
 
 
-def _read_idx(path: Path, name: str, source: ImageSource) -> NumpyArray:
+def _read_idx(path: Path, name: str, source: ImageSource) -> Array:
     """The array of an idx file: a header of its type and shape, then its bytes."""
     try:
         content = path.read_bytes()

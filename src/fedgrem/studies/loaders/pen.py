@@ -25,7 +25,7 @@ from fedgrem.errors import InputError
 from fedgrem.studies.loaders.dataset import Progress, RealData, checked_folder, progress_of
 from fedgrem.studies.loaders.download import cache_folder, fetch
 from fedgrem.studies.loaders.lzw import unpack_z
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 N_FEATURES = 16
 FIRST_TEST_WRITER = 31
@@ -38,11 +38,11 @@ _COMMENT = re.compile(rb"^\.COMMENT[ \t]+(\d+)[ \t]+(\d+)[ \t]+(\d+)(?:[ \t].*)?
 class PenTable(NamedTuple):
     """All samples, training half first, in UCI's order."""
 
-    features: NumpyArray
+    features: Array
     """(N, 16) integers 0..100: x and y of eight points along the pen's way."""
-    digit: NumpyArray
+    digit: Array
     """(N,) integers 0..9."""
-    writer: NumpyArray
+    writer: Array
     """(N,) integers 1..44."""
 
 
@@ -186,7 +186,7 @@ def join(read: Callable[[str], bytes], origin: Path) -> PenTable:
     return PenTable(np.concatenate(features), np.concatenate(digits), np.concatenate(writers))
 
 
-def _features(text: bytes, name: str) -> NumpyArray:
+def _features(text: bytes, name: str) -> Array:
     try:
         rows = [[int(cell) for cell in line.split(b",")] for line in text.splitlines() if line.strip()]
         table = np.array(rows, dtype=np.int64).reshape(max(len(rows), 1), -1)

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedgrem.studies.pages.stats import Row, Verdict, mean_of
 from fedgrem.studies.specs import Study
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 EXPECTED = {"n": -0.5, "K": -0.5, "d": 0.5}
 """Slopes of log error against log x in the leading term of the theorem."""
@@ -55,12 +55,12 @@ def rate_verdicts(study: Study, rows: list[Row]) -> list[Verdict]:
     return found
 
 
-def slope(x: NumpyArray, y: NumpyArray) -> float:
+def slope(x: Array, y: Array) -> float:
     """Least-squares slope of log y against log x."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def contraction(rounds: NumpyArray, error: NumpyArray) -> tuple[float, float]:
+def contraction(rounds: Array, error: Array) -> tuple[float, float]:
     """Factor per round by which the error nears its last value, and how straight that is on a log scale.
 
     Fitted while more than a thousandth of the way is left; the second is the correlation of log distance and round.
@@ -75,7 +75,7 @@ def contraction(rounds: NumpyArray, error: NumpyArray) -> tuple[float, float]:
 
 def panel_means(
     study: Study, rows: list[Row], panel: str, method: str, measure: str = "theta_error"
-) -> tuple[NumpyArray, NumpyArray]:
+) -> tuple[Array, Array]:
     """Places on the axis and mean errors of the settings of one panel."""
     settings = [s for s in study.settings if s.panel == panel]
     means = [mean_of(rows, measure, setting=s.name, method=method) for s in settings]

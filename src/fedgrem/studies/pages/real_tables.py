@@ -6,7 +6,7 @@ from fedgrem.report.names import name_of
 from fedgrem.studies.pages.stats import Row, Table, effort_table, mean_of, paired, pick, stat
 from fedgrem.studies.paper import MISCLUSTERING, SECONDS, Reported
 from fedgrem.studies.specs import Setting, Study
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 NEAR = 0.3
 """Points of mis-clustering within which a method counts as good as the best."""
@@ -37,12 +37,12 @@ def told(study: Study, percent: float, method: str) -> Reported | None:
     return MISCLUSTERING.get(study.name, {}).get(percent, {}).get(method)
 
 
-def mean_errors(study: Study, rows: list[Row], settings: list[Setting]) -> NumpyArray:
+def mean_errors(study: Study, rows: list[Row], settings: list[Setting]) -> Array:
     """(methods, settings) mean mis-clustering; NaN where no seed gave a number."""
     return np.array([[mean_of(rows, "error", setting=s.name, method=m.name) for s in settings] for m in study.methods])
 
 
-def least(means: NumpyArray) -> NumpyArray:
+def least(means: Array) -> Array:
     """The best of every setting; infinity where there is none."""
     return np.asarray(np.where(np.isnan(means), np.inf, means).min(axis=0))
 

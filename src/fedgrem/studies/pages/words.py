@@ -11,7 +11,7 @@ from fedgrem.studies.pages.real_words import real_verdicts
 from fedgrem.studies.pages.stats import Row, Verdict, mean_of, pick
 from fedgrem.studies.pages.tables import eta_sizes, has_both_thresholds, relative_range, reported
 from fedgrem.studies.specs import REAL, Study
-from fedgrem.types import NumpyArray
+from fedgrem.types import Array
 
 CLOSE = 0.03
 """Within this share of the best counts as best."""
@@ -39,7 +39,7 @@ def _failures(rows: list[Row]) -> list[Verdict]:
     return [Verdict("Every fit ends in finite numbers.", False, finding)]
 
 
-def _means(study: Study, rows: list[Row], measure: str, method: str) -> NumpyArray:
+def _means(study: Study, rows: list[Row], measure: str, method: str) -> Array:
     return np.array([mean_of(rows, measure, setting=s.name, method=method) for s in study.settings])
 
 
@@ -63,7 +63,7 @@ def _comparison(study: Study, rows: list[Row]) -> list[Verdict]:
     return found
 
 
-def _best(theta: dict[str, NumpyArray], h: NumpyArray) -> Verdict:
+def _best(theta: dict[str, Array], h: Array) -> Verdict:
     best = np.nanmin(list(theta.values()), axis=0)
     behind = theta["fedgrem"] / best - 1.0
     claim = f"FedGrEM has the least θ error of all methods, or is within {CLOSE:.0%} of it, at every h."
@@ -78,7 +78,7 @@ def _best(theta: dict[str, NumpyArray], h: NumpyArray) -> Verdict:
     return Verdict(claim, False, f"it is farther behind at {listed}.")
 
 
-def _crossing(theta: dict[str, NumpyArray], h: NumpyArray, name: str) -> Verdict:
+def _crossing(theta: dict[str, Array], h: Array, name: str) -> Verdict:
     above = theta[name] > theta["local-em"]
     claim = f"{name_of(name)} beats EM at each site alone for small h and becomes inferior to it as h grows."
     if above.all():
@@ -93,7 +93,7 @@ def _crossing(theta: dict[str, NumpyArray], h: NumpyArray, name: str) -> Verdict
     return Verdict(claim, bool(steady and not above[0]), finding + ("." if steady else " and more than once."))
 
 
-def _helps_at_zero(theta: dict[str, NumpyArray], h: NumpyArray, name: str) -> Verdict:
+def _helps_at_zero(theta: dict[str, Array], h: Array, name: str) -> Verdict:
     ratio = theta[name] / theta["local-em"]
     below = [f"{value:g}" for value in h[ratio < 1.0]]
     claim = f"{name_of(name)} estimates θ better than EM at each site alone where sites are alike."
@@ -120,7 +120,7 @@ def _weights(study: Study, rows: list[Row], names: list[str]) -> list[Verdict]:
     return [Verdict("The w errors of all methods are alike, except on pooled rows.", bool(alike and apart), finding)]
 
 
-def _lifted(study: Study, theta: dict[str, NumpyArray], h: NumpyArray) -> list[Verdict]:
+def _lifted(study: Study, theta: dict[str, Array], h: Array) -> list[Verdict]:
     """Why our picture is not the paper's: the starts. Told in numbers the paper printed, which are FedGrEM's only."""
     told = [(i, reported("theta_error", 0.95, float(value))) for i, value in enumerate(h)]
     pairs = [(i, value.mean) for i, value in told if value is not None]
