@@ -214,7 +214,7 @@ class ExponentialFamily:
         numbers = eta.shape[1]
 
         def one(block: Block) -> tuple[Array, Array]:
-            share, total, peak = _posterior(eta, block.features, n_components)
+            share, total, peak = posterior_parts(eta, block.features, n_components)
             weight = block.weight[:, None]
             told = peak
             told += np.log(total)
@@ -234,7 +234,7 @@ class ExponentialFamily:
         scale = self.open(stack, params.noise, stack.rows.shape[-1])
         eta = self.natural(params.weights, params.theta, scale)
         (c, *fits, n_components), t = params.weights.shape, eta.shape[-1]
-        share, total, peak = _posterior(eta.reshape(c, -1, t), self.features_of(stack), n_components)
+        share, total, peak = posterior_parts(eta.reshape(c, -1, t), self.features_of(stack), n_components)
         share /= total[:, :, None]
         value = (peak + np.log(total)).reshape(c, *fits, -1) + self.row_part(stack, scale, (c, *fits))
         return share.reshape(c, *fits, n_components, -1).copy(), value
@@ -254,9 +254,9 @@ class ExponentialFamily:
         held = sums.held
         gradient, curvature = self.gradient(sums, params.theta)
         if first_weights is not None:
-            n_rows = held.sum(axis=-1, keepdims=True)
-            # A component of weight 0 at the start has no gradient either: it stays.
-            step = step_size / np.maximum(first_weights * n_rows, LEAST_WEIGHT)
+            # A component of weight 0 at the start has no gradient either, but for rounding: it stays.
+            first = first_weights * held.sum(axis=-1, keepdims=True)
+            step = np.divide(step_size, first, out=np.zeros_like(first), where=first_weights > 0)
             return Ascent(params.theta + step[..., None] * gradient, np.ones_like(held))
         held = np.maximum(held, LEAST_SHARE / held.shape[-1] * held.sum(axis=-1, keepdims=True))
         length = held if curvature is None else np.maximum(curvature, held)
@@ -269,7 +269,7 @@ class ExponentialFamily:
         return self.solve(sums, params.theta)
 
 
-def _posterior(eta: Array, features: Array, n_components: int) -> tuple[Array, Array, Array]:
+def posterior_parts(eta: Array, features: Array, n_components: int) -> tuple[Array, Array, Array]:
     """Likelihoods ``(c, B, R, n)`` relative to each row's largest, in scratch; their sums and the logs of the largest.
 
     A row that no component can explain belongs to all alike; its log-likelihood says that something is wrong.
