@@ -106,9 +106,8 @@ def test_covariances_are_the_weighted_moments_also_far_from_zero(kind, far):
     more = 4.0 if kind == "full" else 2.0  # rows of the pooled covariance that a component counts as its own
     own = (scatter + more * pooled) / (held + more)[:, None, None]
     expected = pooled[None] if kind == "tied" else shaped(kind, own)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5) if far else np.testing.assert_allclose(
-        found, expected, rtol=1e-9, atol=1e-9
-    )
+    accuracy = 1e-5 if far else 1e-9
+    np.testing.assert_allclose(found, expected, rtol=accuracy, atol=accuracy)
 
 
 @pytest.mark.parametrize("case", NOISY, ids=repr)
