@@ -1,4 +1,4 @@
-"""The conformance table: every registered family in every structure, with rows drawn from it and its density by SciPy."""
+"""The conformance table: every registered family in every structure, rows drawn from it, its density by SciPy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,6 +9,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from fedgrem.data.federation import Federation, Site, stack_sites
+from fedgrem.data.stack import Stack
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.poisson import Poisson
@@ -16,6 +17,14 @@ from fedgrem.families.regression import NOISES, LinearRegression
 from fedgrem.types import Params
 
 WEIGHTS = np.array([0.4, 0.6])
+
+
+def unpadded(site, *, gaps=False):
+    """A stack of one site with its rows and no others."""
+    padded, n = stack_sites([site], gaps=gaps), len(site.rows)
+    target = None if padded.target is None else padded.target[:, :n]
+    observed = None if padded.observed is None else padded.observed[:, :n]
+    return Stack(padded.names, padded.rows[:, :n], target, padded.weight[:, :n], observed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +55,7 @@ class Case:
 
     def stack(self, seed, n, weight=None):
         """A stack of one site, without padding."""
-        return stack_sites([self.site(seed, n, weight)], gaps=False)
+        return unpadded(self.site(seed, n, weight))
 
     def federation(self, seed, sizes, names=None, drift=0.2):
         """Sites of given sizes whose components lie about the common ones."""

@@ -10,12 +10,12 @@ from scipy.special import logsumexp
 
 from fedgrem.data import stack as stacks
 from fedgrem.data.federation import Site, stack_sites
-from fedgrem.families.base import LEAST_SHARE, largest_eigenvalue_bound, posterior_parts, weights_of
+from fedgrem.families.base import LEAST_SHARE, largest_eigenvalue_bound, posterior, weights_of
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.registry import FAMILIES as REGISTERED
 from fedgrem.families.regression import LinearRegression
 from fedgrem.types import Params, Sums
-from tests.conformance.families import FAMILIES, GAUSSIAN, NOISY, PLAIN, POISSON, REGRESSION
+from tests.conformance.families import FAMILIES, GAUSSIAN, NOISY, PLAIN, POISSON, REGRESSION, unpadded
 
 N = 24
 everyone = pytest.mark.parametrize("case", FAMILIES, ids=repr)
@@ -59,14 +59,14 @@ def test_row_scores_are_scipys_log_likelihoods_and_posteriors(case, away):
     stack, params = case.stack(1, 12), case.params(1)
     if away and case.family.has_target:
         params = params._replace(theta=params.theta * 10.0)
-        stack = stack_sites([Site("a", stack.rows[0], stack.target[0] * 10.0, np.ones(12))], gaps=False)
+        stack = unpadded(Site("a", stack.rows[0], stack.target[0] * 10.0, np.ones(12)))
     elif away and case is not POISSON:  # counts have no far origin
         params = params._replace(theta=params.theta + away)
-        stack = stack_sites([Site("a", stack.rows[0] + away, None, np.ones(12))], gaps=False)
+        stack = unpadded(Site("a", stack.rows[0] + away, None, np.ones(12)))
     joint = case.joint(stack, params)
-    posterior, value = case.family.row_scores(stack, params)
+    shares, value = case.family.row_scores(stack, params)
     np.testing.assert_allclose(value[0], logsumexp(joint, axis=0), rtol=1e-9, atol=1e-8)
-    np.testing.assert_allclose(posterior[0], np.exp(joint - logsumexp(joint, axis=0)), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(shares[0], np.exp(joint - logsumexp(joint, axis=0)), rtol=1e-6, atol=1e-8)
 
 
 @everyone
@@ -74,8 +74,8 @@ def test_an_e_step_is_the_sum_over_weighted_rows_of_the_row_scores(case):
     weight = np.random.default_rng(2).permutation(np.repeat([0.0, 0.5, 1.0, 3.0], 5))
     stack, params = case.stack(2, 20, weight), case.params(2)
     sums = case.family.expect(stack, params)
-    posterior, value = case.family.row_scores(stack, params)
-    mass = posterior[0] * stack.weight[0]
+    shares, value = case.family.row_scores(stack, params)
+    mass = shares[0] * stack.weight[0]
     np.testing.assert_allclose(sums.features[0], mass @ case.family.features_of(stack)[0], rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(sums.held[0], mass.sum(axis=1), rtol=1e-12)
     np.testing.assert_allclose(sums.log_likelihood[0], stack.weight[0] @ value[0], rtol=1e-11)
@@ -98,9 +98,9 @@ def test_fits_side_by_side_are_those_of_each_alone(case):
         np.testing.assert_allclose(theta[:, b], own, rtol=1e-9, atol=1e-9)
         if noise is not None:
             np.testing.assert_allclose(noise[:, b], case.family.noise_step(one, own, params.noise), atol=1e-9)
-        posterior, value = case.family.row_scores(stack, together)
+        shares, value = case.family.row_scores(stack, together)
         alone = case.family.row_scores(stack, params)
-        np.testing.assert_allclose(posterior[:, b], alone[0], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(shares[:, b], alone[0], rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(value[:, b], alone[1], rtol=1e-11)
 
 
@@ -108,7 +108,7 @@ def test_fits_side_by_side_are_those_of_each_alone(case):
 def test_posteriors_agree_with_scipy_on_every_scale(seed, scale):
     generator = np.random.default_rng(seed)
     eta, features = -scale * generator.exponential(size=(1, 3, 2)), generator.exponential(size=(1, 8, 2))
-    share, total, peak = posterior_parts(eta, features, 3)
+    share, total, peak = posterior(eta, features, 3)
     joint = eta[0] @ features[0].T
     np.testing.assert_allclose((share / total[:, :, None])[0, 0], np.exp(joint - logsumexp(joint, axis=0)),
                                rtol=1e-7, atol=1e-12)  # fmt: skip
@@ -116,17 +116,17 @@ def test_posteriors_agree_with_scipy_on_every_scale(seed, scale):
 
 
 def test_rows_a_hundred_thousand_nats_away_still_get_a_posterior():
-    stack = stack_sites([Site("a", np.array([[450.0], [450.5]]), None, np.ones(2))], gaps=False)
-    posterior, value = Gaussian().row_scores(stack, Params(np.full((1, 2), 0.5), np.zeros((1, 2, 1))))
-    np.testing.assert_array_equal(posterior, 0.5)
+    stack = unpadded(Site("a", np.array([[450.0], [450.5]]), None, np.ones(2)))
+    shares, value = Gaussian().row_scores(stack, Params(np.full((1, 2), 0.5), np.zeros((1, 2, 1))))
+    np.testing.assert_array_equal(shares, 0.5)
     assert np.isfinite(value).all()
 
 
 def test_a_row_that_nothing_explains_belongs_to_all_alike_and_says_so():
-    stack = stack_sites([Site("a", np.array([[0.0], [1.0]]), None, np.ones(2))], gaps=False)
+    stack = unpadded(Site("a", np.array([[0.0], [1.0]]), None, np.ones(2)))
     with np.errstate(all="ignore"):
-        posterior, value = POISSON.family.row_scores(stack, Params(np.full((1, 2), 0.5), np.full((1, 2, 1), 800.0)))
-    np.testing.assert_array_equal(posterior, 0.5)
+        shares, value = POISSON.family.row_scores(stack, Params(np.full((1, 2), 0.5), np.full((1, 2, 1), 800.0)))
+    np.testing.assert_array_equal(shares, 0.5)
     assert not np.isfinite(value).any()
 
 
@@ -158,7 +158,7 @@ def test_the_gradient_of_q_agrees_with_finite_differences(case):
 
 @everyone
 def test_the_curvature_bounds_that_of_q_and_not_by_much(case):
-    stack, mass, noise = case.stack(6, N), some_mass(6), case.some_noise()
+    stack, mass = case.stack(6, N), some_mass(6)
     theta, width = case.theta + 0.1, 1e-4
     sums = sums_of(case, stack, mass)
     _, bound = case.family.gradient(sums, theta[None])
@@ -199,7 +199,7 @@ def test_eigenvalue_bound_of_nothing_is_zero():
 def test_ascent_never_lowers_q_whatever_the_scale_of_the_rows(case, factor):
     plain = case.site(7, N)
     rows = np.round(factor * plain.rows) if case is POISSON else factor * plain.rows
-    stack = stack_sites([Site("a", rows, plain.target, plain.row_weight)], gaps=False)
+    stack = unpadded(Site("a", rows, plain.target, plain.row_weight))
     for seed in range(10):
         generator = np.random.default_rng(seed)
         theta, mass = generator.normal(scale=3.0, size=case.theta.shape), some_mass(seed)
@@ -313,7 +313,7 @@ def test_padding_and_neighbours_change_nothing(case):
     sites = [case.site(seed, n, name=f"s{seed}") for seed, n in ((14, 13), (15, 22), (16, 31))]
     together = everything(case, stack_sites(sites, gaps=False))
     for k, site in enumerate(sites):
-        alone = everything(case, stack_sites([site], gaps=False))
+        alone = everything(case, unpadded(site))
         assert_same({name: leaf[k : k + 1] for name, leaf in together.items()}, alone)
 
 
@@ -324,7 +324,7 @@ def test_a_row_of_integer_weight_is_that_many_rows(case):
     times = site.row_weight.astype(int)
     target = None if site.target is None else np.repeat(site.target, times)
     repeated = Site(site.name, np.repeat(site.rows, times, axis=0), target, np.ones(times.sum()))
-    heavy, plain = (everything(case, stack_sites([one], gaps=False)) for one in (site, repeated))
+    heavy, plain = (everything(case, unpadded(one)) for one in (site, repeated))
     assert_same(heavy, plain)
 
 
@@ -335,7 +335,7 @@ def test_rows_in_another_order_are_the_same_rows_to_the_bit(case):
     target = None if site.target is None else site.target[order]
     turned = Site(site.name, site.rows[order], target, site.row_weight[order])
     if case is not POISSON:  # equal rows with unequal weights may change places, which changes nothing but rounding
-        expected, actual = (everything(case, stack_sites([one], gaps=False)) for one in (site, turned))
+        expected, actual = (everything(case, unpadded(one)) for one in (site, turned))
         assert_same(actual, expected, rtol=0)
 
 

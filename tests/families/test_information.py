@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from fedgrem.data.federation import Site, stack_sites
+from fedgrem.data.federation import Site
 from fedgrem.families import information as module
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
 from fedgrem.types import Params
-from tests.conformance.families import BY_NAME, FAMILIES, NOISY, PLAIN, REGRESSION
+from tests.conformance.families import BY_NAME, FAMILIES, NOISY, PLAIN, REGRESSION, unpadded
 
 WEIGHT = np.linspace(0.0, 2.0, 120)
 
@@ -132,7 +132,7 @@ def test_a_large_table_is_met_in_blocks():
     generator = np.random.default_rng(5)
     case = BY_NAME["gaussian-tied"]
     family, n, p = Gaussian(case.family.covariance), 12_000, 12
-    stack = stack_sites([Site("a", generator.normal(size=(n, p)), None, np.ones(n))], gaps=False)
+    stack = unpadded(Site("a", generator.normal(size=(n, p)), None, np.ones(n)))
     theta = generator.normal(size=(1, 3, p))
     noise = family.first_noise(stack, theta[:, None])[:, 0]
     seen = []

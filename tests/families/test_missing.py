@@ -10,7 +10,7 @@ from fedgrem.families import gaps
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.types import Params
-from tests.conformance.families import GAUSSIANS, WEIGHTS
+from tests.conformance.families import GAUSSIANS, WEIGHTS, unpadded
 from tests.families.test_information import assert_close, hessian
 
 structures = pytest.mark.parametrize("case", GAUSSIANS, ids=repr)
@@ -26,7 +26,7 @@ def holed(case, seed, n, share=0.3, weight=None, name="a"):
 
 
 def as_stack(*sites):
-    return stack_sites(list(sites), gaps=True)
+    return unpadded(sites[0], gaps=True) if len(sites) == 1 else stack_sites(list(sites), gaps=True)
 
 
 def by_hand(case, stack, params):
@@ -71,7 +71,7 @@ def test_the_e_step_sums_what_is_expected_of_every_row(case):
 @structures
 def test_where_nothing_is_missing_the_steps_are_those_without_gaps(case):
     site, params = case.site(1, 40), case.params()
-    whole, holey = stack_sites([site], gaps=False), as_stack(site)
+    whole, holey = unpadded(site), as_stack(site)
     plain, through = (case.family.expect(stack, params) for stack in (whole, holey))
     np.testing.assert_allclose(through.features, plain.features, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(through.log_likelihood, plain.log_likelihood, rtol=1e-11)
@@ -144,9 +144,7 @@ def test_a_row_without_any_cell_says_nothing():
     rows = np.random.default_rng(8).normal(size=(20, 2))
     blank = np.concatenate([rows, np.full((5, 2), np.nan)])
     params = Params(WEIGHTS[None], np.array([[[1.0, 0.0], [-1.0, 0.0]]]), np.zeros((1, 1, 3)))
-    with_them, without = (
-        family.expect(as_stack(Site("a", r, None, np.ones(len(r)))), params) for r in (blank, rows)
-    )
+    with_them, without = (family.expect(as_stack(Site("a", r, None, np.ones(len(r)))), params) for r in (blank, rows))
     np.testing.assert_allclose(with_them.log_likelihood, without.log_likelihood, rtol=1e-12)
     # They are expected to be like the components, in the shares of these.
     np.testing.assert_allclose(with_them.held - without.held, 5.0 * WEIGHTS[None], rtol=1e-9)

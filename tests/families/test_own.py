@@ -2,11 +2,10 @@
 
 from importlib import util
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-
-jax = pytest.importorskip("jax", reason="densities of one's own are an extra")
-import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from scipy.special import softmax
 
@@ -16,7 +15,7 @@ from fedgrem.families.base import weights_of
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.own import OwnDensity
 from fedgrem.types import Params
-from tests.conformance.families import GAUSSIAN, POISSON, WEIGHTS
+from tests.conformance.families import GAUSSIAN, POISSON, WEIGHTS, unpadded
 from tests.families.test_information import assert_close, hessian
 
 
@@ -113,7 +112,7 @@ def test_padding_and_neighbours_change_nothing(case, own):
     params = Params(*(None if leaf is None else np.repeat(leaf, 2, axis=0) for leaf in case.params()))
     together = own.expect(stack, params), own.draw(stack, 0, "start", 2, 2, None)
     for k, site in enumerate(sites):
-        one = stack_sites([site], gaps=False)
+        one = unpadded(site)
         np.testing.assert_allclose(own.expect(one, case.params()).features[0], together[0].features[k], rtol=1e-9)
         np.testing.assert_array_equal(own.draw(one, 0, "start", 2, 2, None)[0], together[1][k])
 
@@ -128,7 +127,7 @@ def test_every_component_starts_from_rows_of_its_own_and_never_from_padding():
     rows = GAUSSIAN.rows(8, 20)[0] + 100.0
     weight = np.ones(20)
     rows[:5], weight[:5] = 0.0, 0.0
-    theta = own.draw(stack_sites([Site("a", rows, None, weight)], gaps=False), 1, "start", 1, 6, None)[0, 0]
+    theta = own.draw(unpadded(Site("a", rows, None, weight)), 1, "start", 1, 6, None)[0, 0]
     assert theta.shape == (6, 2)
     assert np.all(theta > 50.0)
     assert len({tuple(row) for row in theta}) > 1

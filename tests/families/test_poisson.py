@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from fedgrem.data.federation import Site, stack_sites
+from fedgrem.data.federation import Site
 from fedgrem.families.poisson import LEAST_RATE, Poisson
 from fedgrem.types import Params
-from tests.conformance.families import POISSON
+from tests.conformance.families import POISSON, unpadded
 
 
 def test_the_exact_step_is_the_log_of_the_weighted_mean_count():
@@ -17,7 +17,7 @@ def test_the_exact_step_is_the_log_of_the_weighted_mean_count():
 
 
 def test_a_column_of_zeros_has_the_least_rate():
-    stack = stack_sites([Site("a", np.array([[0.0, 3.0], [0.0, 5.0]]), None, np.ones(2))], gaps=False)
+    stack = unpadded(Site("a", np.array([[0.0, 3.0], [0.0, 5.0]]), None, np.ones(2)))
     params = Params(np.ones((1, 1)), np.zeros((1, 1, 2)))
     found = Poisson().maximize(stack, params, Poisson().expect(stack, params))
     np.testing.assert_allclose(found[0, 0], np.log([LEAST_RATE, 4.0]))
@@ -33,6 +33,6 @@ def test_a_step_from_next_to_no_rate_does_not_overflow():
 
 def test_starts_are_finite_and_half_way_to_the_mean():
     rows = np.array([[0.0, 4.0], [100.0, 4.0]])
-    stack = stack_sites([Site("a", rows, None, np.ones(2))], gaps=False)
+    stack = unpadded(Site("a", rows, None, np.ones(2)))
     drawn = np.exp(Poisson().draw(stack, 0, "start", 1, 2, None)[0, 0])
     np.testing.assert_allclose(np.sort(drawn, axis=0), [[25.0, 4.0], [75.0, 4.0]], rtol=1e-4)

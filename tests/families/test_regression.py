@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedgrem.data.federation import Site, stack_sites
+from fedgrem.data.federation import Site
 from fedgrem.families.regression import LinearRegression
 from fedgrem.types import Sums
-from tests.conformance.families import REGRESSION, REGRESSIONS
+from tests.conformance.families import REGRESSION, REGRESSIONS, unpadded
 
 
 def some_mass(seed, n=20):
@@ -23,14 +23,12 @@ def exact(stack, mass, ridge=0.0):
 
 def scaled(seed, factor):
     site = REGRESSION.site(seed, 20)
-    return stack_sites([Site("a", factor * site.rows, site.target, site.row_weight)], gaps=False)
+    return unpadded(Site("a", factor * site.rows, site.target, site.row_weight))
 
 
 def test_without_ridge_the_exact_step_is_weighted_least_squares():
     stack, mass = REGRESSION.stack(0, 20), some_mass(0)
-    expected = [
-        np.linalg.lstsq(stack.rows[0] * s[:, None], stack.target[0] * s, rcond=None)[0] for s in np.sqrt(mass)
-    ]
+    expected = [np.linalg.lstsq(stack.rows[0] * s[:, None], stack.target[0] * s, rcond=None)[0] for s in np.sqrt(mass)]
     np.testing.assert_allclose(exact(stack, mass), expected, rtol=1e-10)
 
 
@@ -48,7 +46,7 @@ def test_coefficients_follow_the_units_of_the_covariates():
 @pytest.mark.parametrize("case", REGRESSIONS, ids=repr)
 def test_starts_are_finite_where_covariates_are_collinear_or_zero(case):
     rows = np.stack([np.arange(6.0), 2.0 * np.arange(6.0), np.zeros(6)], axis=1)
-    stack = stack_sites([Site("a", rows, np.arange(6.0), np.ones(6))], gaps=False)
+    stack = unpadded(Site("a", rows, np.arange(6.0), np.ones(6)))
     drawn = case.family.draw(stack, 0, "start", 2, 4, None)
     assert drawn.shape == (1, 2, 4, 3)
     assert np.isfinite(drawn).all()

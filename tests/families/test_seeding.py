@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from fedgrem.data.federation import Site, stack_sites
 from fedgrem.families import seeding
 from fedgrem.families.seeding import draw_rows, far_rows
+from tests.conformance.families import unpadded
 
 
 def stack(rows, weight, name="a"):
-    return stack_sites([Site(name, np.asarray(rows, dtype=float), None, np.asarray(weight, dtype=float))], gaps=False)
+    return unpadded(Site(name, np.asarray(rows, dtype=float), None, np.asarray(weight, dtype=float)))
 
 
 def drawn(weight, seed, count):

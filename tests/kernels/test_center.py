@@ -312,7 +312,9 @@ def test_nothing_given_is_written_to():
 
 
 def test_a_site_that_reports_a_million_rows_weighs_ten_medians():
-    np.testing.assert_allclose(capped_rows(np.array([100.0, 90.0, 110.0, 1e6])), [100.0, 90.0, 110.0, WEIGHT_CAP * 105.0])
+    np.testing.assert_allclose(
+        capped_rows(np.array([100.0, 90.0, 110.0, 1e6])), [100.0, 90.0, 110.0, WEIGHT_CAP * 105.0]
+    )
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3))

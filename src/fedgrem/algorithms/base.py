@@ -37,6 +37,8 @@ class Pull(NamedTuple):
     """(...) C of the noise."""
     pulled: Array
     """(K,) False for sites that keep their own answer and have no part in the center."""
+    weights_penalty: Array | float = 0.0
+    """() C of the mixture weights; 0 leaves every site its own."""
 
 
 class Algorithm(Protocol):

@@ -81,7 +81,7 @@ class FederatedGaussianMixture(FederatedDensity):
     vanished_ : (K, R) components of which a site holds less than one row; where a covariance is estimated, they begin
         again at the center
     n_rows_ : (K,) rows of each site, by their weights
-    penalty_ : C, as it was given or chosen; noise_penalty_ : that of the covariances
+    penalty_ : C, as it was given or chosen; noise_penalty_, weights_penalty_ : those of the covariances and the weights
     penalty_path_ : dict, how it was chosen: ``penalties`` (M,), ``gain`` and ``error`` (M,) per held-out row over
         fitting alone, trimmed over the sites, and ``site_gain``, ``site_error`` (K, M); ``noise_penalties``,
         ``noise_gain`` and ``noise_error`` (M,) of the covariances; empty if nothing was compared
