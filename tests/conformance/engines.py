@@ -17,9 +17,11 @@ from fedgrem.types import Params, map_arrays, named_arrays
 
 def spec_for(case, algorithm, start=None, *, rounds=6, tol=0.0, penalty=2.0, **options):
     """A fit of two components from a given start ``(weights, theta)``, or from one that is searched for."""
-    plan = StartPlan(n_init=3, short=5, long=10) if start is None else StartPlan(alignment="none")
+    plan = StartPlan(n_init=2, short=5, long=10, joint_starts=2) if start is None else StartPlan(alignment="none")
     given = None if start is None else Params(*map(np.asarray, start))
     values = {"fallback": False, "look": False, "standard_errors": False, "start": plan, "given": given}
+    if "plan" in options:
+        values["start"] = options.pop("plan")
     return FitSpec(case.family, algorithm, 2, penalty, max_rounds=rounds, tol=tol, **(values | options))
 
 
@@ -49,7 +51,7 @@ class SiteBySite:
     """Runs every task on a stack of one site, as a site over a network does."""
 
     def __init__(self, federation, spec):
-        self._federation, self._spec = federation, spec
+        self._federation, self._spec, self._agreed = federation, spec, None
         self.payloads = []
         """(task, shapes sent to a site, shapes it sent back), of every exchange with the first site."""
 
@@ -63,8 +65,7 @@ class SiteBySite:
         if ask.task == "census":
             found = [take_census(site) for site in self._federation.sites]
             return Replies(present, Census(*map(np.stack, zip(*found, strict=True))))
-        scaled = self._spec.units.apply(self._federation, ask.agreed.units)
-        stacks = [stack_sites([site], gaps=ask.agreed.gaps) for site in scaled.sites]
+        stacks = self._stacks(ask.agreed)
         asked = np.flatnonzero(present)
         messages = [map_arrays(lambda leaf, k=k: leaf[k : k + 1], ask.mail) for k in asked]
         replies = self._exchange(ask.task, [stacks[k] for k in asked], messages)
@@ -76,6 +77,12 @@ class SiteBySite:
             return whole if len(asked) < n_sites else np.concatenate(leaves)
 
         return Replies(present, map_arrays(join, *replies))
+
+    def _stacks(self, agreed):
+        if self._agreed is not agreed:
+            scaled = self._spec.units.apply(self._federation, agreed.units)
+            self._agreed, self._kept = agreed, [stack_sites([site], gaps=agreed.gaps) for site in scaled.sites]
+        return self._kept
 
     def _exchange(self, task, stacks, messages):
         return [self._answer(task, stack, message) for stack, message in zip(stacks, messages, strict=True)]
