@@ -170,19 +170,21 @@ class FedGrEM(Options):
         n_rows = stack.n_rows.reshape(-1, *(1,) * (weights.ndim - 1))
         steps = int(toward.steps[0])
         scale = family.open(stack, noise, width)
+        # The common noise is the same for all sites of a stack.
+        units = None if toward.noise is None else family.open(None, toward.noise[:1], width)
         for step in range(steps):
             here = stack
             if self.batch < 1.0:
                 here = stack.batch(seed, int(toward.round[0]) * self.local_steps + step, self.batch)
                 scale = family.open(here, noise, width)
             params = Params(weights, theta, noise)
-            sums = family.expect(here, params, scale)
+            sums = family.expect(here, params, scale, scored=step == steps - 1)
             weights = weights_of(sums)
             theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights)
             if step < steps - 1:
                 within = self._threshold(n_rows, weights, toward.penalty[..., None]) * _bounded(step_scale)
-                away = theta - toward.center
-                theta = shrink(theta, toward.center, within, row_norm(family.to_noise(away, toward.noise)))
+                away = row_norm(family.whiten(theta - toward.center, units))
+                theta = shrink(theta, toward.center, within, away)
         moved = Params(weights, theta, family.noise_step(sums, theta, noise))
         return Upload(moved, step_scale, stack.n_rows, sums.log_likelihood)
 
@@ -214,7 +216,8 @@ class FedGrEM(Options):
         """Find the penalized center of every component and shrink the sites towards it."""
         state: State = central.extra
         sent = keep_absent(uploads.params, central.params, present)
-        theta, start = (family.to_noise(t, central.noise) for t in (sent.theta, central.center))
+        units = None if central.noise is None else family.open(None, central.noise, sent.theta.shape[-1])
+        theta, start = (family.whiten(t, units) for t in (sent.theta, central.center))
         penalty = self._next_penalty(central)
         of_sites = _of_sites(penalty, state.pull.pulled)[..., None]
         lead = (-1, *(1,) * (sent.weights.ndim - 1))
@@ -225,7 +228,7 @@ class FedGrEM(Options):
         held, weight = n_rows * share, counted * share * present.reshape(lead)
         within = of_sites / np.sqrt(held)
         found = self.rule(theta, weight / scale, within * scale, held, start, present)
-        shrunk, center = (family.from_noise(t, central.noise) for t in (found.shrunk, found.center))
+        shrunk, center = (family.unwhiten(t, units) for t in (found.shrunk, found.center))
         # Into the units of the noise and back is not exact: what was moved onto the center is on it.
         on_center = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         shrunk = np.where(on_center, center, shrunk)

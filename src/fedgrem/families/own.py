@@ -140,7 +140,7 @@ class OwnDensity(KnownNoise):
                 for b in range(weights.shape[1])
             ]
 
-    def expect(self, stack: Stack, params: Params, scale: Any = None) -> Sums:
+    def expect(self, stack: Stack, params: Params, scale: Any = None, *, scored: bool = True) -> Sums:
         """The E-step, with gradients and curvatures of Q at these parameters."""
         return self._parts(stack, params, params.theta)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedgrem.algorithms.base import Algorithm, Pull
 from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
+from fedgrem.fit.rounds import in_errors
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import Starts
 from fedgrem.fit.tasks import MOST_PER_ROW, PathReply, PathRequest, ScoreReply, ScoreRequest
@@ -36,6 +37,9 @@ TRIMMED = 0.25
 RELEASED = 3.0
 """Standard errors of a loss beyond which a site is fitted alone: of dozens of sites some lose by two of them by chance,
 and fitting those alone costs more than the pull does."""
+SETTLED = 0.02
+"""Standard errors: once most sites move by less than this in a round, in every fit, a path ends before its last round:
+what is still to come changes a held-out log-likelihood by less than its own error."""
 ENOUGH = 20.0
 """Rows per component of the middle site with which half of them are enough to fit."""
 
@@ -169,7 +173,11 @@ def walk(
         mail: Broadcast = algorithm.broadcast(family, central)
         replies = yield Ask("path_step", PathRequest(parts, mail), told)
         reply: PathReply = replies.mail
-        central, _ = algorithm.central_step(family, central, reply.fits, replies.present)
+        after, _ = algorithm.central_step(family, central, reply.fits, replies.present)
+        moved = in_errors(family, central, after)
+        central = after
+        if np.quantile(moved, 1.0 - TRIMMED, axis=0).max() < SETTLED:
+            break
     replies = yield Ask("path_score", ScoreRequest(parts, central.params))
     judged: ScoreReply = replies.mail
     return Trip(judged.gain, judged.error, central.params)
