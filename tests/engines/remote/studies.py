@@ -6,10 +6,13 @@ import time
 import numpy as np
 import polars as pl
 
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.engines.remote.engine import Answer
 from fedgrem.engines.remote.guard import Guard
 from fedgrem.engines.remote.site import DeclinedError, Settings, SiteAtWork
 from fedgrem.engines.remote.wire import encode, pack
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.fit.spec import FitSpec
 
 NAMES = ("east", "north", "south")
 SIZES = {"east": 30, "north": 47, "south": 30}
@@ -32,6 +35,11 @@ def write_site(folder, name, *, target=False, n_columns=2, **settings):
     path = folder / f"{name}.parquet"
     table.write_parquet(path)
     return Settings(str(path), tuple(columns), "y" if target else None, **settings)
+
+
+def spec_of(*, family=None, **options):
+    """A small fit of two unit Gaussians, or of another family."""
+    return FitSpec(family or Gaussian(), FedGrEM(), 2, **options)
 
 
 def fields(**arrays):

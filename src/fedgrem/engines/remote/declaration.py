@@ -25,8 +25,8 @@ from fedgrem.types import Array, map_arrays, named_arrays
 CENSUS, STEP = "census", "step"
 TASKS = (CENSUS, *LOCAL_TASKS)
 NAME_BYTES = 64
-SPARE_ROWS = (8, 13)
-"""Rows beyond one per component of the made-up sites, few and more."""
+SPARE_ROWS = 8
+"""Rows of the small made-up sites beyond one per component; the large ones have twice as many."""
 
 
 class Order(NamedTuple):
@@ -159,7 +159,7 @@ class _MadeUp:
     site_names = ("here", "there")
 
     def __init__(self, spec: FitSpec, n_columns: int) -> None:
-        self._few, self._more = (self._sites(spec, n_columns, spec.n_components + spare) for spare in SPARE_ROWS)
+        self._few, self._more = (self._sites(spec, n_columns, n * (spec.n_components + SPARE_ROWS)) for n in (1, 2))
         self._replies: dict[Any, Replies] = {}
         self.forms: dict[str, Forms] = {}
 

@@ -85,6 +85,8 @@ class OverNetwork:
         self._traffic = Traffic(0.0, 0, 0, 0)
         self._pace = 0.0
         """Seconds that the slowest good answer of the last exchange took."""
+        self.differs: list[int] = []
+        """Exchanges of the journal that were asked with other numbers than now."""
         self._clock: float | None = None
         """When the last live exchange was over."""
         self._threads = ThreadPoolExecutor(max(1, len(roster.names)), thread_name_prefix="site")
@@ -132,6 +134,7 @@ class OverNetwork:
         if record is not None:
             return self._replayed(ask, record)
         if self._clock is None:
+            self._check_same()
             self.roster.away.clear()  # whoever was away before a crash or a pause is waited for again
         begin = time.monotonic() if self._clock is None else self._clock
         if ask.task == CENSUS:
@@ -159,6 +162,7 @@ class OverNetwork:
                 f"the journal has {about['task']!r} as exchange {about['exchange']}, where this fedgrem asks for "
                 f"{ask.task!r}: another version wrote it; go on with that one, or begin a new fit."
             )
+        self.differs += [about["exchange"]] if about["asked"] != digest(ask) else []
         if ask.task == CENSUS:
             self._declaration = Declaration(self.spec, record.fields["mean"]["shape"][1] - self.spec.family.has_target)
         if "roster" in about:
@@ -167,6 +171,14 @@ class OverNetwork:
         self._count(ask.task, Traffic(**about["traffic"]))
         stacked = decode(record.fields, self._declaration.reply(ask.task)) if about["sites"] else ()
         return {name: map_arrays(lambda leaf, k=k: leaf[k], stacked) for k, name in enumerate(about["sites"])}
+
+    def _check_same(self) -> None:
+        """Refuse to go on where the sites answered other questions than are asked now."""
+        if self.differs:
+            raise ModelFileError(
+                f"exchange {self.differs[0]} of the journal was asked with other numbers than this fedgrem finds here: "
+                "another version or machine wrote it; go on with that one, or begin a new fit."
+            )
 
     def _count(self, task: str, traffic: Traffic) -> None:
         self.rounds += [traffic] if task == STEP else []

@@ -1,20 +1,23 @@
 """A rehearsal: what a site would send, played through on its own rows, with nobody listening."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.units import Census, UnitsPlan
 from fedgrem.engines.remote.declaration import CENSUS, Order, read_names
 from fedgrem.engines.remote.guard import Guard
 from fedgrem.engines.remote.site import DeclinedError, Settings, SiteAtWork
 from fedgrem.engines.remote.wire import encode, size
 from fedgrem.errors import InputError
+from fedgrem.families.covariance import Tied
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.conversation import Ask, Replies, everyone
 from fedgrem.fit.fit import run
-from fedgrem.fit.spec import FitSpec, read_spec
+from fedgrem.fit.spec import FitSpec
 from fedgrem.types import map_arrays, named_arrays
 
 TITLES = {
@@ -44,8 +47,9 @@ class Message(NamedTuple):
 def rehearse(name: str, settings: Settings, n_components: int) -> list[Message]:
     """The first message of every kind, of a default fit of one round with another site that is just like this one."""
     regression = settings.target is not None
-    plain = {"family": "regression" if regression else "gaussian", "algorithm": "fedgrem", "n_components": n_components}
-    spec = replace(read_spec(plain), max_rounds=1, missing=not regression, units=UnitsPlan(True, intercept=regression))
+    family = LinearRegression("shared") if regression else Gaussian(Tied())
+    units = UnitsPlan(standardize=True, intercept=regression)
+    spec = FitSpec(family, FedGrEM(), n_components, max_rounds=1, units=units, missing=not regression)
     here = _Here(name, settings, spec)
     try:
         run(spec, here)
