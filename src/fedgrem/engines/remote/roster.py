@@ -74,7 +74,7 @@ class Roster:
     def check_quorum(self, n_answers: int) -> None:
         """Pause where too few sites answered."""
         if n_answers < self.rules.min_sites:
-            why = [f"{site}: {self._last_reason(site)}" for site in sorted({*self.out, *self.away})]
+            why = [f"{site}: {self._last_reason(site)}" for site in sorted({*self.out, *self.away, *self.strikes})]
             raise PausedError(
                 f"paused: {n_answers} of {len({*self.names, *self.out})} site(s) answered, and min_sites is "
                 f"{self.rules.min_sites} ({'; '.join(why)}); see to the sites, then go on with `fedgrem sites resume`."

@@ -40,33 +40,37 @@ def fit_over_network(
     :class:`~fedgrem.errors.PausedError` if too few sites answer; all that was reached is then in the journal.
     """
     engine = OverNetwork(spec, Roster(list(sites), rules or Rules()), transport, Journal(folder, spec, sites))
+    diary, look = Diary(folder), _lookout(engine)
     try:
-        with one_thread_each():
-            return _fit(spec, engine, folder)
+        finished = converse_over_network(
+            spec, engine, lambda progress: diary.write(kind="progress", **progress._asdict(), **look())
+        )
     finally:
         engine.close()
+    write_result(folder, finished)
+    result = finished.result
+    diary.write(kind="finished", rounds=result.n_rounds, converged=result.converged, **look())
+    return finished
 
 
-def _fit(spec: FitSpec, engine: OverNetwork, folder: Path) -> Finished:
-    diary, look = Diary(folder), _lookout(engine)
+def converse_over_network(spec: FitSpec, engine: OverNetwork, on_progress: Callable[[Progress], None]) -> Finished:
+    """Meet the sites, and fit; again without those that are lost before round 1."""
 
     def tell(progress: Progress) -> None:
         if progress.stage != "census" or not engine.roster.census:
-            diary.write(kind="progress", **progress._asdict(), **look())
+            on_progress(progress)
 
-    tell(Progress("census", 0, spec.max_rounds, float("nan")))
-    engine.meet()
-    named = replace(spec, columns=tuple(engine.columns))
-    while True:
-        try:
-            result = run(named, engine, tell)
-            break
-        except SitesChangedError:
-            continue
-    finished = Finished(result._replace(cost=result.cost | _cost(engine)), _about(engine))
-    write_result(folder, finished)
-    diary.write(kind="finished", rounds=result.n_rounds, converged=result.converged, **look())
-    return finished
+    with one_thread_each():
+        tell(Progress("census", 0, spec.max_rounds, float("nan")))
+        engine.meet()
+        named = replace(spec, columns=tuple(engine.columns))
+        while True:
+            try:
+                result = run(named, engine, tell)
+                break
+            except SitesChangedError:
+                continue
+    return Finished(result._replace(cost=result.cost | _cost(engine)), _about(engine))
 
 
 def _lookout(engine: OverNetwork) -> Callable[[], dict[str, Any]]:
