@@ -1,7 +1,7 @@
 """What an algorithm is: a local step and a central step, and what it says of itself."""
 
 from dataclasses import fields
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -47,8 +47,8 @@ class Algorithm(Protocol):
     Options are the fields of a frozen dataclass: plain values, so that a :class:`~fedgrem.fit.spec.FitSpec` can say it.
     """
 
-    name: str
-    traits: Traits
+    name: ClassVar[str]
+    traits: ClassVar[Traits]
 
     def invited(self, seed: int, number: int, n_sites: int) -> Array:
         """(K,) which sites are asked in round ``number``."""
