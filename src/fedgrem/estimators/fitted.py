@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import BaseEstimator
+from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedgrem.data.federation import Federation, Site, Units, check_finite, stack_sites
@@ -14,7 +16,7 @@ from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.uncertainty import WithErrors
 from fedgrem.families.base import Family
-from fedgrem.types import Array, FitResult, Params
+from fedgrem.types import Array, FitResult, Params, map_arrays
 
 
 class UnknownSiteWarning(UserWarning):
@@ -138,7 +140,7 @@ class FittedMixture(WithErrors, BaseEstimator):
         columns = tuple(f"x{j}" for j in range(rows.shape[1]))
         scaled = self._units_plan().apply(Federation((site,), columns), self._fit_units()).sites[0]
         stack = stack_sites([scaled], gaps=bool(np.isnan(rows).any()))
-        one = Params(*(None if leaf is None else np.asarray(leaf)[None] for leaf in params))
+        one: Params = map_arrays(lambda leaf: np.asarray(leaf)[None], params)
         with np.errstate(all="ignore"):
             share, value = self._family().row_scores(stack, one)
         order = scaled.ordered()
@@ -177,14 +179,22 @@ class FittedMixture(WithErrors, BaseEstimator):
         check_is_fitted(self)
         return summary_text(self)
 
-    def _repr_html_(self) -> str:
+    def _html_repr(self) -> str:
         """In a notebook: the sites and verdicts of a fitted model, and scikit-learn's diagram before that."""
         if not self._fitted_names():
-            diagram: str = super()._repr_html_inner()
-            return diagram
+            return str(estimator_html_repr(self))
         from fedgrem.report.summary import html_summary
 
         return html_summary(self)
+
+    # scikit-learn 1.6 asks for no _html_repr; later ones do.
+
+    def _repr_html_inner(self) -> str:
+        return self._html_repr()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle = {"text/plain": repr(self)}
+        return bundle | ({"text/html": self._html_repr()} if get_config()["display"] == "diagram" else {})
 
     def report(
         self, path: str | Path, X: Any = None, y: Any = None, *, sites: Any = None, show_rows: int = 0, seed: int = 0

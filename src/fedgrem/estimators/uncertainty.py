@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedgrem.errors import InputError
 from fedgrem.estimators.parameters import check_number
-from fedgrem.types import FitResult, Array
+from fedgrem.types import Array, FitResult
 
 
 class Interval(NamedTuple):
