@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.base import Algorithm, vanished
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values
@@ -273,7 +273,7 @@ class BaseFederatedMixture(FittedMixture):
         self.at_center_ = self.site_distance_ == 0.0
         self.site_threshold_ = np.broadcast_to(result.influence.threshold, result.weights.shape).copy()
         self.n_rows_ = result.n_rows
-        self.vanished_ = result.weights * result.n_rows[:, None] < 1.0
+        self.vanished_ = vanished(result.weights, result.n_rows)
         self.n_rounds_ = result.n_rounds
         self.converged_ = result.converged
         self.unsettled_sites_ = np.array(result.unsettled, dtype=str)
