@@ -335,7 +335,7 @@ def test_rows_of_other_columns_are_refused_with_a_remedy():
 
 
 def test_a_large_page_with_gains_and_rows_stays_below_five_megabytes():
-    model = made_up(44, 16, 10, covariance="identity", n_rounds=300)
+    model = made_up(44, 16, 10, covariance_type="identity", n_rounds=300)
     sites = np.repeat(model.site_names_, 100)
     rows = np.random.default_rng(0).normal(size=(4400, 16))
     gains = Gains([SiteGain(str(name), 80, 20, -3.0, -3.5, 0.5, 0.1) for name in model.site_names_], [], [], 0.2, True)
@@ -346,7 +346,7 @@ def test_a_large_page_with_gains_and_rows_stays_below_five_megabytes():
 def test_a_page_with_rows_warns_and_one_without_draws_none(tmp_path):
     generator = np.random.default_rng(0)
     rows = {name: generator.normal(size=(40, 2)) for name in ("north", "south", "east")}
-    model = FederatedGaussianMixture(1, covariance="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
+    model = FederatedGaussianMixture(1, covariance_type="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
     text = model.report(tmp_path / "page.html", rows, show_rows=30).read_text(encoding="utf-8")
     assert "Rows are private" in text
     assert "A sample of rows" in text

@@ -68,7 +68,7 @@ def test_rows_are_sampled_and_those_of_suspect_sites_out_of_sight_are_counted():
     generator = np.random.default_rng(0)
     rows = {name: generator.normal(size=(50, 3)) for name in ("a", "b", "c", "d")}
     rows["far"] = generator.normal(size=(50, 3)) + 40.0
-    model = FederatedGaussianMixture(1, covariance="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
+    model = FederatedGaussianMixture(1, covariance_type="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
     ax = plot_rows(model, rows, n_rows=100)
     assert ax.get_title(loc="left") == "100 of 250 rows"
     assert any("out of sight" in text.get_text() for text in ax.texts)

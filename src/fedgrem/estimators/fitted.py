@@ -51,6 +51,10 @@ class FittedMixture(WithErrors, BaseEstimator):
         """By what a row's log density in the units of the fit exceeds that in its own units."""
         return 0.0
 
+    def _log_volume_of(self, rows: Array) -> Array | float:
+        """The same of single rows ``(n,)``, by what is seen of them."""
+        return self._log_volume()
+
     def _params_of(self, k: int | None) -> Params:
         """One site's mixture, or the center's, in the units of the fit."""
         if k is None:
@@ -145,8 +149,8 @@ class FittedMixture(WithErrors, BaseEstimator):
             share, value = self._family().row_scores(stack, one)
         order = scaled.ordered()
         posterior, log_likelihood = np.empty((len(rows), share.shape[1])), np.empty(len(rows))
-        posterior[order], log_likelihood[order] = share[0].T, value[0] - self._log_volume()
-        return posterior, log_likelihood
+        posterior[order], log_likelihood[order] = share[0].T, value[0]
+        return posterior, log_likelihood - self._log_volume_of(rows)
 
     def _check_finite(self, rows: Array, table: Table) -> None:
         """As in fit, site by site, with its number and place."""

@@ -167,6 +167,9 @@ class FederatedGaussianMixture(FederatedDensity):
         scale = self.scale_ if result is None else result.scale
         return 0.0 if scale is None else float(np.log(scale).sum())
 
+    def _log_volume_of(self, rows: Array) -> Array | float:
+        return np.asarray(~np.isnan(rows) @ np.log(self.scale_))
+
     def _out_of_fit(self, n_parameters: int) -> Array:
         return np.diag(self.scale_)
 
