@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture, FedEMSA, FedGrEM
+from fedgrem import FedEMSA, FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture, FedGrEM
 from fedgrem.errors import FedGrEMError, InputError, InputTypeError, ShapeError
 from fedgrem.estimators.fitted import UnknownSiteWarning
 

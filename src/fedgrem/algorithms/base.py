@@ -1,5 +1,6 @@
 """What an algorithm is: a local step and a central step, and what it says of itself."""
 
+from dataclasses import fields
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -75,8 +76,8 @@ class Options:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options by name."""
-        names: dict[str, Any] = getattr(self, "__dataclass_fields__", {})  # every algorithm is a dataclass
-        return {name: getattr(self, name) for name in names}
+        options = fields(self)  # type: ignore[arg-type]  # every algorithm is a dataclass
+        return {option.name: getattr(self, option.name) for option in options}
 
     def invited(self, seed: int, number: int, n_sites: int) -> Array:
         """(K,) which sites are asked in a round: all."""
