@@ -33,7 +33,7 @@ def save_model(model: BaseFederatedMixture, folder: str | Path) -> Path:
     values = {name: _shelve(f"fit/{name}", value, arrays) for name, value in model.fitted_values().items()}
     parameters = {}
     for name, value in model.get_params(deep=False).items():
-        if name.endswith("_init") and value is not None:
+        if name in ("weights_init", f"{model._theta_name}_init") and value is not None:
             value = np.asarray(value, dtype=float)  # lists will do in a fit
         if name == "algorithm" and not isinstance(value, str):
             parameters[name] = {"algorithm": as_plain(value)}

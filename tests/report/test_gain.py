@@ -11,7 +11,7 @@ from fedgrem.report.gain import measure_gain
 from fedgrem.report.rows import given_rows
 
 PAPER = {"covariance_type": "identity", "penalty": 2.0, "standard_errors": False}
-"""The quickest to compile; what is tested here does not depend on it."""
+"""The quickest; what is tested here does not depend on it."""
 
 
 @pytest.fixture(scope="module")

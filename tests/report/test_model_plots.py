@@ -36,7 +36,7 @@ def test_the_bar_of_a_site_ends_where_it_would_be_suspect():
 @pytest.mark.parametrize("penalty", [0.0, np.inf])
 def test_no_pull_and_an_endless_one_can_be_drawn(penalty, tmp_path):
     model = made_up()
-    model.history_["penalty"][:] = penalty
+    model.site_threshold_[:] = penalty
     plot_thresholds(model).figure.savefig(tmp_path / "plot.png")
 
 
@@ -50,6 +50,7 @@ def test_the_parameters_in_the_map_do_not_depend_on_units():
     model = made_up(3, 41, 2)
     model.center_[:, 0] = 0.0, 1000.0
     assert "x0" in [label.get_text() for label in plot_centers(model).get_yticklabels()]
+    model.covariance_type = "tied"
     model.center_covariances_ = np.diag([1e12, *np.ones(40)])[None]
     shown = [label.get_text() for label in plot_centers(model).get_yticklabels()]
     assert shown == [f"x{j}" for j in range(1, 41)]
