@@ -108,8 +108,12 @@ def for_all(leaf: Array, n_sites: int) -> Array:
 
 
 def vanished(weights: Array, n_rows: Array) -> Array:
-    """Components ``(K, ..., R)`` of which a site holds less than one row."""
-    return np.asarray(weights * n_rows.reshape(-1, *(1,) * (weights.ndim - 1)) < 1.0)
+    """Components ``(K, ..., R)`` of which a site holds less than one row.
+
+    A component of one row far from all others holds all but some 1e-12 of it. Were it to begin again for that, it would
+    do so for ever.
+    """
+    return np.asarray(weights * n_rows.reshape(-1, *(1,) * (weights.ndim - 1)) < 0.999)
 
 
 def no_pull(weights: Array, weight: Array | None = None, threshold: float = 0.0) -> Influence:

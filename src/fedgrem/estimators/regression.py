@@ -92,7 +92,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         self._store(locals())
 
     def _family(self) -> Family:
-        return LinearRegression(noise=self.noise)  # type: ignore[arg-type]  # checked before
+        return LinearRegression(noise=self.noise)
 
     def _check_parameters(self) -> None:
         check_choice("noise", self.noise, NOISES)
