@@ -43,7 +43,7 @@ class State(NamedTuple):
     held: tuple[Params, Array, Array | None] | None = None
     """Parameters, center and common noise before the last extrapolation, to go back to if it was a mistake."""
     weights: Array | None = None
-    """(..., R) the common weights; None unless weights are pooled."""
+    """(..., R) the common weights; None unless weights may be pooled."""
 
 
 class Toward(NamedTuple):
@@ -62,9 +62,9 @@ class Toward(NamedTuple):
     first_weights: Array | None
     """(R,) as in :class:`State`."""
     weights: Array | None = None
-    """(R,) the common weights; None unless weights are pooled."""
+    """(R,) the common weights; None unless weights may be pooled."""
     weights_penalty: Array | None = None
-    """() lambda of the weights, for this site; None unless weights are pooled."""
+    """() lambda of the weights, for this site, 0 if they are its own; None unless weights may be pooled."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class FedGrEM(Options):
         if self.memory:
             flat = center.reshape(pull.penalty.size, -1)
             state = state._replace(trail=new_trail(flat, self.memory), held=(start, center, noise))
-        if np.any(pull.weights_penalty):
+        if self.pool_weights is not False:
             common = np.median(start.weights, axis=0)
             state = state._replace(weights=common / common.sum(axis=-1, keepdims=True))
         return Central(start, center, n_rows, noise, state)
@@ -199,7 +199,7 @@ class FedGrEM(Options):
             theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights)
             if step < steps - 1:
                 within = self._threshold(n_rows, weights, toward.penalty[..., None]) * _bounded(step_scale)
-                if toward.weights is not None and toward.weights_penalty is not None:
+                if toward.weights is not None and toward.weights_penalty is not None and toward.weights_penalty.any():
                     weights = _pooled(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
                 away = row_norm(family.whiten(theta - toward.center, units))
                 theta = shrink(theta, toward.center, within, away)
@@ -229,8 +229,8 @@ class FedGrEM(Options):
     def _pool_weights(self, central: Central, sent: Params, present: Array) -> tuple[Array, Array | None]:
         """The sites' weights shrunk towards common ones, and those."""
         state: State = central.extra
-        if state.weights is None:
-            return sent.weights, None
+        if state.weights is None or not np.any(state.pull.weights_penalty):
+            return sent.weights, state.weights
         lead = (-1, *(1,) * (sent.weights.ndim - 1))
         n_rows = central.n_rows.reshape(lead)
         about = to_log_ratio(sent.weights, state.weights, n_rows)[..., None, :]

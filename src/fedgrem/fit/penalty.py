@@ -178,7 +178,7 @@ def choose_pooling(spec: FitSpec, starts: Starts, trip: Trip, place: int) -> Pha
     fits: Params = map_arrays(
         lambda leaf: np.broadcast_to(leaf[:, :, None], (n_sites, 2, count, *leaf.shape[2:])), chosen
     )
-    replies = yield Ask("path_score", ScoreRequest(parts, fits._replace(weights=np.stack(tried, axis=2))))
+    replies = yield Ask("weights_score", ScoreRequest(parts, fits._replace(weights=np.stack(tried, axis=2))))
     return WEIGHTS_PENALTIES[clearly_best(replies.mail.gain, must=wanted is True)]
 
 
