@@ -43,7 +43,7 @@ WORDS = {
     "names": "the names of the columns, as text, so that columns are not mixed up",
     "weights": "the share of the rows that each component holds",
     "theta": "the mean of each component; for regressions its coefficients, the intercept last",
-    "noise": "the covariance within components: logarithms and a triangular factor; for regressions the log of the noise",
+    "noise": "the covariance within components: logarithms and a triangular factor; for regressions the log noise",
     "step_scale": "how long the last step was, relative to the usual one",
     "log_likelihood": "of all rows together",
     "choice": "which of several starts the site took",
