@@ -122,8 +122,9 @@ def test_the_order_of_the_sites_does_not_matter():
         lambda m: 1e12 * m,
         lambda m: -m,
         lambda m: 0.0 * m,
+        lambda m: m[::-1],
     ],
-    ids=["nan", "infinite", "huge", "negative", "nothing"],
+    ids=["nan", "infinite", "huge", "negative", "nothing", "mixed up"],
 )
 def test_a_lie_about_what_one_knows_does_not_change_what_the_others_know(lie, own):
     central, influence, told = at_the_center(own=own)
@@ -136,6 +137,18 @@ def test_a_lie_about_what_one_knows_does_not_change_what_the_others_know(lie, ow
     assert np.all(variance[1] > 0.5 * variance[0])
     np.testing.assert_allclose(spoiled.weights_variance[:-1], honest.weights_variance[:-1], rtol=0.2)
     assert np.isfinite(spoiled.theta_covariance[:-1]).all()
+
+
+@pytest.mark.parametrize("own", [(), (6,)], ids=["at the center", "its own"])
+def test_no_lie_ends_a_fit(own):
+    central, influence, told = at_the_center(own=own)
+    honest = np.diagonal(uncertainty(FAMILY, central, influence, told).center_covariance, axis1=1, axis2=2)
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        told[-1] = generator.normal(size=told.shape[1]) * 10.0 ** generator.uniform(-9.0, 9.0, size=told.shape[1])
+        spoiled = uncertainty(FAMILY, central, influence, told)
+        assert np.isfinite(spoiled.theta_covariance[:-1]).all()
+        assert np.all(np.diagonal(spoiled.center_covariance, axis1=1, axis2=2) < 1.5 * honest)
 
 
 def along(covariance, direction):
