@@ -277,7 +277,9 @@ class FedGrEM(Options):
         shrunk = np.where(on_center, center, shrunk)
         noise, common = self._shrink_noise(family, central, sent, present)
         weights, common_weights = self._pool_weights(central, sent, present)
-        params = keep_absent(Params(weights, shrunk, noise), central.params, present)
+        params = Params(weights, shrunk, noise)
+        if not present.all():
+            params = keep_absent(params, _following(central, center, common), present)
         if noise is not None and common is not None:
             params = _reseeded(params, center, common, central.n_rows)
         state = state._replace(played=state.played + 1, penalty=penalty, weights=common_weights)
@@ -364,6 +366,15 @@ class FedGrEM(Options):
         found = self.rule(away, weight, threshold, held, start, present)
         shrunk, center = (family.absolute_noise(a, chart, width) for a in (found.shrunk, found.center))
         return np.where((found.shrunk == found.center).all(axis=-1, keepdims=True), center, shrunk), center
+
+
+def _following(central: Central, center: Array, common: Array | None) -> Params:
+    """What absent sites keep: their parameters, but those that sat on the center stay on it."""
+    weights, theta, noise = central.params
+    on_center = (theta == central.center).all(axis=-1, keepdims=True)
+    if noise is not None and common is not None:
+        noise = np.where((noise == central.noise).all(axis=-1, keepdims=True), common, noise)
+    return Params(weights, np.where(on_center, center, theta), noise)
 
 
 def _of_sites(penalty: Array, pulled: Array) -> Array:
