@@ -7,7 +7,7 @@ import numpy as np
 
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
-from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
+from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload, map_arrays
 
 
 class Traits(NamedTuple):
@@ -90,11 +90,12 @@ def keep_absent(params: Params, before: Params, present: Array) -> Params:
     """Sites that did not answer keep what they had."""
     if present.all():
         return params
-    kept = []
-    for new, old in zip(params, before, strict=True):
-        here = None if new is None else present.reshape(-1, *(1,) * (new.ndim - 1))
-        kept.append(None if new is None or here is None else np.where(here, new, old))
-    return Params(*kept)
+
+    def kept(new: Array, old: Array) -> Array:
+        return np.where(present.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    found: Params = map_arrays(kept, params, before)
+    return found
 
 
 def middle(leaf: Array | None) -> Array | None:

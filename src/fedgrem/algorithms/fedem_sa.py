@@ -106,7 +106,7 @@ class FedEMSA(Options):
                 f"algorithm 'fedem-sa' does not run on {family.name} components, which have no sufficient statistics "
                 "to exchange; use 'fedem' or 'fedgrem'."
             )
-        n_sites, n_components, width = start.theta.shape
+        n_sites, n_components, _ = start.theta.shape
         size = _n_statistics(family, start)
         control = np.zeros((n_sites, n_components, size))
         return plain_start(start, n_rows, Memory(control[0], control, np.zeros((n_sites, 0)), np.zeros((), dtype=int)))
@@ -157,7 +157,7 @@ class FedEMSA(Options):
         control = difference - statistics if first else memory.control + self._control_step(difference) * difference
         total = Sums(statistics, average(rest, share), np.zeros(()))
         center = family.solve_noisy(total, central.center)
-        noise = family.noise_step(total, center, central.noise)  # type: ignore[attr-defined]
+        noise = family.noise_step(total, center, central.noise)
         weights = keep_absent(uploads.params, central.params, present).weights
         params = Params(weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites))
         extra = Memory(statistics, control, rest, memory.played + 1)

@@ -127,7 +127,7 @@ class FedGrEM(Options):
     @classmethod
     def paper(cls, **options: Any) -> "FedGrEM":
         """Algorithm 1 to the letter: one step by the initial weights, all rows of a site, two alternating sweeps."""
-        letter = {
+        letter: dict[str, Any] = {
             "center": Alternating(2), "step_weights": "initial", "local_steps": 1, "memory": 0, "penalty_rows": "site",
             "pool_weights": False,
         }  # fmt: skip
@@ -247,7 +247,7 @@ class FedGrEM(Options):
         """(..., R) what a component counts for at the center: its part of its site's rows, relative to an even one."""
         if self.penalty_rows == "site":
             return np.ones_like(weights)
-        return np.maximum(weights * weights.shape[-1], LEAST_PART)
+        return np.asarray(np.maximum(weights * weights.shape[-1], LEAST_PART))
 
     def _threshold(self, n_rows: Array, weights: Array, penalty: Array) -> Array:
         """(..., R) of a full step."""
@@ -292,7 +292,8 @@ class FedGrEM(Options):
     @property
     def rule(self) -> CenterRule:
         """The center rule, whether it was given as an object or by name."""
-        return CENTER_RULES[self.center]() if isinstance(self.center, str) else self.center  # type: ignore[no-any-return]
+        rule: CenterRule = CENTER_RULES[self.center]() if isinstance(self.center, str) else self.center
+        return rule
 
     def _extrapolated(self, before: Central, after: Central) -> Central:
         """The center moved on along its path, with all that sits on it; or taken back, if the last time was a mistake.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from fedgrem.data.units import Units
+from fedgrem.data.federation import Units
 from fedgrem.types import Array, count_numbers
 
 T = TypeVar("T")
