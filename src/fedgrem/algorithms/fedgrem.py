@@ -5,14 +5,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, middle, vanished
+from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, lots, middle, vanished
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, CenterRule, Redescending
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
 from fedgrem.kernels.center import capped_rows, row_norm, shrink
 from fedgrem.kernels.log_ratio import from_log_ratio, to_log_ratio
-from fedgrem.kernels.randomness import generator_for
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
 LEAST_PART = 0.05
@@ -133,12 +132,12 @@ class FedGrEM(Options):
         }  # fmt: skip
         return cls(**(letter | options))
 
-    def invited(self, seed: int, number: int, n_sites: int) -> Array:
+    def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
         """(K,) a random part of the sites, at least two; everyone in round 1, from which all have parameters."""
-        asked = np.ones(n_sites, dtype=bool)
-        count = max(2, round(self.sites * n_sites))
-        if number > 0 and count < n_sites:
-            asked[generator_for(seed, "", "sites", number).permutation(n_sites)[count:]] = False
+        asked = np.ones(len(names), dtype=bool)
+        count = max(2, round(self.sites * len(names)))
+        if number > 0 and count < len(names):
+            asked[np.argsort(lots(seed, "sites", number, names))[count:]] = False
         return asked
 
     # -- before round 1

@@ -48,7 +48,7 @@ class Played(NamedTuple):
     history: dict[str, Array]
 
 
-def play_rounds(spec: FitSpec, central: Central) -> Phase[Played]:
+def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phase[Played]:
     """Play rounds until all sites and the center are settled, or all but a few have been for half as long again."""
     family, algorithm, n_sites = spec.family, spec.algorithm, len(central.n_rows)
     errors = min(SETTLED_ERRORS, 3000.0 * spec.tol) if _knows_errors(family) else 0.0
@@ -59,7 +59,7 @@ def play_rounds(spec: FitSpec, central: Central) -> Phase[Played]:
     influence = Influence(blank, blank, nothing, nothing, nothing)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
     for played in range(1, spec.max_rounds + 1):
-        asked = algorithm.invited(spec.seed, played - 1, n_sites)
+        asked = algorithm.invited(spec.seed, played - 1, names)
         told = Progress("rounds", played, spec.max_rounds, movement)
         mail = algorithm.broadcast(family, central)
         replies = yield Ask("step", mail, told, to=None if asked.all() else asked, optional=True)
