@@ -26,8 +26,8 @@ _LOGS = Diagonal()
 class LinearRegression(ExponentialFamily):
     """Components ``y = x' theta_r + N(0, sigma^2)``; the covariates are taken as they are.
 
-    Features are ``(1, x x', x y)``, and ``y^2`` where components differ in their noise: elsewhere it is a part of the row
-    alone, and large. A noise is ``(C, 1)`` logs of standard deviations.
+    Features are ``(1, x x', x y)``, and ``y^2`` where components differ in their noise: elsewhere that is a part of the
+    row alone, and a large one. A noise is ``(C, 1)`` logs of standard deviations.
 
     Parameters
     ----------
