@@ -1,55 +1,44 @@
-"""The conformance table FAMILIES: every kind of component, with rows drawn from it."""
+"""The conformance table: every registered family in every structure, rows drawn from it, its density by SciPy."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
+from scipy import stats
+from scipy.special import logsumexp
 
-from fedgrem.data.federation import Federation, Site
-from fedgrem.families import Custom, Family, Gaussian, LinearRegression
+from fedgrem.data.federation import Federation, Site, stack_sites
+from fedgrem.data.stack import Stack
+from fedgrem.families.covariance import STRUCTURES
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.poisson import Poisson
+from fedgrem.families.regression import NOISES, LinearRegression
+from fedgrem.types import Params
 
-
-def poisson_log_density(row, theta):
-    """Independent counts with log rates theta."""
-    return jnp.sum(row * theta - jnp.exp(theta) - gammaln(row + 1.0))
-
-
-def poisson_start(key, rows):
-    return jnp.log(rows.mean(axis=0) + 0.5) + 0.1 * jax.random.normal(key, (rows.shape[1],), dtype=rows.dtype)
-
-
-def bernoulli_log_density(row, theta):
-    """Independent yes/no answers with log odds theta."""
-    return jnp.sum(row * theta - jnp.logaddexp(0.0, theta))
+WEIGHTS = np.array([0.4, 0.6])
 
 
-def bernoulli_start(key, rows):
-    share = (rows.sum(axis=0) + 1.0) / (rows.shape[0] + 2.0)
-    return jnp.log(share / (1.0 - share)) + 0.1 * jax.random.normal(key, (rows.shape[1],), dtype=rows.dtype)
-
-
-def log_normal_log_density(row, theta):
-    """Positive measurements, normal on the log scale: no density at the zeros of padding."""
-    return jnp.sum(-0.5 * (jnp.log(row) - theta) ** 2 - jnp.log(row) - 0.5 * jnp.log(2.0 * jnp.pi))
-
-
-def log_normal_start(key, rows):
-    return jnp.log(rows).mean(axis=0) + 0.1 * jax.random.normal(key, (rows.shape[1],), dtype=rows.dtype)
+def unpadded(site, *, gaps=False):
+    """A stack of one site with its rows and no others."""
+    padded, n = stack_sites([site], gaps=gaps), len(site.rows)
+    target = None if padded.target is None else padded.target[:, :n]
+    observed = None if padded.observed is None else padded.observed[:, :n]
+    return Stack(padded.names, padded.rows[:, :n], target, padded.weight[:, :n], observed)
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A family, two components of it, and how rows come about."""
+    """A family, two components of it, how rows come about, and the log density as SciPy knows it."""
 
     name: str
-    family: Family
+    family: Any
     theta: np.ndarray
     """(R, q) components that are well apart."""
-    draw: Callable[[np.random.Generator, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
+    draw: Callable[..., Any]
     """(generator, (n, q) parameter of every row) -> rows, target."""
+    log_density: Callable[..., Any]
+    """(family, rows, target, (R, q), noise) -> (R, n)"""
 
     def __repr__(self):
         return self.name
@@ -60,9 +49,13 @@ class Case:
         theta = self.theta if theta is None else theta
         return self.draw(generator, theta[generator.integers(0, len(theta), size=n)])
 
-    def site_data(self, seed, n, n_padded=None, weight=None):
+    def site(self, seed, n, weight=None, name="site"):
         rows, target = self.rows(seed, n)
-        return Site("site", rows, target, np.ones(n) if weight is None else weight).as_data(n_padded)
+        return Site(name, rows, target, np.ones(n) if weight is None else np.asarray(weight, dtype=float))
+
+    def stack(self, seed, n, weight=None):
+        """A stack of one site, without padding."""
+        return unpadded(self.site(seed, n, weight))
 
     def federation(self, seed, sizes, names=None, drift=0.2):
         """Sites of given sizes whose components lie about the common ones."""
@@ -82,53 +75,89 @@ class Case:
         theta = self.theta + scale * generator.normal(size=(n_sites, *self.theta.shape))
         return generator.dirichlet(np.full(len(self.theta), 8.0), size=n_sites), theta
 
+    def some_noise(self, seed=0):
+        """(C, s) away from that of the rows; None where it is known."""
+        shape = self.family.noise_shape(*self.theta.shape)
+        return None if shape is None else 0.3 * np.random.default_rng(seed).normal(size=shape)
 
-def _regression_rows(generator, theta):
-    x = generator.normal(size=theta.shape)
-    return x, (x * theta).sum(axis=1) + generator.normal(size=len(theta))
+    def params(self, seed=0, shift=0.1):
+        """One site's, ``(1, R), (1, R, q), (1, C, s)``, near the components."""
+        noise = self.some_noise(seed)
+        return Params(WEIGHTS[None], self.theta[None] + shift, None if noise is None else noise[None])
+
+    def joint(self, stack, params, k=0):
+        """(R, n) log densities of one site's rows plus log weights."""
+        target = None if stack.target is None else stack.target[k]
+        noise = None if params.noise is None else params.noise[k]
+        density = self.log_density(self.family, stack.rows[k], target, params.theta[k], noise)
+        with np.errstate(divide="ignore"):
+            return density + np.log(params.weights[k])[:, None]
+
+    def log_likelihood(self, stack, params, k=0):
+        return float(stack.weight[k] @ logsumexp(self.joint(stack, params, k), axis=0))
+
+    def covariances(self, noise):
+        """(R, q, q): by what Q's gradient is multiplied; the noise of Gaussians, the variance of regressions."""
+        n_components, size = self.theta.shape
+        if isinstance(self.family, Gaussian):
+            return np.broadcast_to(self.family.covariance.matrices(noise, size), (n_components, size, size))
+        one = np.ones((1, 1)) if noise is None else np.exp(2.0 * noise)
+        return np.broadcast_to(one[..., None] * np.eye(size), (n_components, size, size))
+
+    def with_family(self, **changes):
+        return replace(self, family=replace(self.family, **changes))
 
 
-SIGNS = np.array([[1.0, -1.0, 1.0, -1.0, 1.0], [-1.0, 1.0, -1.0, 1.0, 1.0]])
+def _gaussian_density(family, rows, target, theta, noise):
+    size = theta.shape[1]
+    matrices = np.broadcast_to(family.covariance.matrices(noise, size), (len(theta), size, size))
+    found = [stats.multivariate_normal(t, m).logpdf(rows) for t, m in zip(theta, matrices, strict=True)]
+    return np.array(found).reshape(len(theta), len(rows))
 
-FAMILIES = [
-    Case("gaussian", Gaussian(), 2.0 * SIGNS[:, :2], lambda g, t: (t + g.normal(size=t.shape), None)),
-    Case("regression", LinearRegression(), 3.0 * SIGNS[:, :2], _regression_rows),
-    Case(
-        "poisson",
-        Custom(poisson_log_density, poisson_start),
-        1.0 + 0.8 * SIGNS[:, :2],
-        lambda g, t: (g.poisson(np.exp(t)).astype(float), None),
-    ),
-    Case(
-        "bernoulli",
-        Custom(bernoulli_log_density, bernoulli_start),
-        2.0 * SIGNS,
-        lambda g, t: (g.binomial(1, 1.0 / (1.0 + np.exp(-t))).astype(float), None),
-    ),
-    Case(
-        "log-normal",
-        Custom(log_normal_log_density, log_normal_start),
-        2.0 * SIGNS[:, :2],
-        lambda g, t: (np.exp(t + g.normal(size=t.shape)), None),
-    ),
-]
 
-SHIPPED = [case for case in FAMILIES if not isinstance(case.family, Custom)]
-CUSTOM = [case for case in FAMILIES if isinstance(case.family, Custom)]
+def _regression_density(family, rows, target, theta, noise):
+    deviation = np.ones((1, 1)) if noise is None else np.exp(noise)
+    return stats.norm.logpdf(target, theta @ rows.T, np.broadcast_to(deviation, (len(theta), 1)))
+
+
+def _poisson_density(family, rows, target, theta, noise):
+    return stats.poisson.logpmf(rows, np.exp(theta)[:, None]).sum(axis=-1)
+
+
+def _gaussian_rows(generator, theta):
+    return theta + generator.normal(size=theta.shape), None
 
 
 def _correlated_rows(generator, theta):
     return theta + generator.normal(size=theta.shape) @ np.array([[1.0, 0.6], [0.0, 0.8]]), None
 
 
-WITH_NOISE = [
-    *(
-        Case(f"gaussian-{kind}", Gaussian(kind), 2.0 * SIGNS[:, :2], _correlated_rows)
-        for kind in ("spherical", "diag", "tied", "full")
-    ),
-    *(
-        Case(f"regression-{noise}", LinearRegression(noise=noise), 3.0 * SIGNS[:, :2], _regression_rows)
-        for noise in ("shared", "component")
-    ),
+def _regression_rows(generator, theta):
+    x = generator.normal(size=theta.shape)
+    return x, (x * theta).sum(axis=1) + generator.normal(size=len(theta))
+
+
+def _counts(generator, theta):
+    return generator.poisson(np.exp(theta)).astype(float), None
+
+
+SIGNS = np.array([[1.0, -1.0], [-1.0, 1.0]])
+
+GAUSSIANS = [
+    Case(f"gaussian-{kind}", Gaussian(structure()), 2.0 * SIGNS,
+         _gaussian_rows if kind == "identity" else _correlated_rows, _gaussian_density)
+    for kind, structure in STRUCTURES.items()
+]  # fmt: skip
+REGRESSIONS = [
+    Case(f"regression-{noise}", LinearRegression(noise), 3.0 * SIGNS, _regression_rows, _regression_density)
+    for noise in NOISES
 ]
-"""The same kinds of components with a noise that is estimated."""
+POISSON = Case("poisson", Poisson(), 1.0 + 0.8 * SIGNS, _counts, _poisson_density)
+FAMILIES = [*GAUSSIANS, *REGRESSIONS, POISSON]
+"""Every shipped family, in every structure of its noise."""
+PLAIN = [case for case in FAMILIES if case.some_noise() is None]
+"""Those whose noise is known: the paper's, and counts."""
+NOISY = [case for case in FAMILIES if case.some_noise() is not None]
+"""Those that estimate it."""
+BY_NAME = {case.name: case for case in FAMILIES}
+GAUSSIAN, REGRESSION = BY_NAME["gaussian-identity"], BY_NAME["regression-unit"]

@@ -1,6 +1,5 @@
 """Anderson acceleration: exact on affine maps, silent where it knows nothing, and with a guard."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,48 +14,62 @@ def affine(seed, slow):
     rotation, _ = np.linalg.qr(generator.normal(size=(6, 6)))
     rates = np.concatenate([np.linspace(0.9, 0.97, slow), np.zeros(6 - slow)])
     matrix, point = rotation * rates @ rotation.T, generator.normal(size=6)
-    return lambda x: point + matrix @ (x - point), point
+    return lambda x: point + (x - point) @ matrix, point
+
+
+def along(points, residuals, memory):
+    """The trail of one iteration through these points, ``(T, d)``."""
+    trail = new_trail(np.zeros((1, points.shape[1])), memory)
+    for x, f in zip(points, residuals, strict=True):
+        trail = extend(trail, x[None], f[None])
+    return trail
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_an_affine_map_with_few_slow_directions_is_solved_in_a_few_steps(seed, slow):
     g, point = affine(seed, slow)
-    x, trail = jnp.zeros(6), new_trail(jnp.zeros(6), memory=5)
+    x = np.zeros((1, 6))
+    trail = new_trail(x, memory=5)
     for _ in range(2 * slow + 3):  # rounding costs a few more than the slow + 2 of exact arithmetic
         trail = extend(trail, x, g(x) - x)
         x = g(x) + correction(trail)
-    np.testing.assert_allclose(x, point, atol=1e-5)
+    np.testing.assert_allclose(x[0], point, atol=1e-5)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_iterations_side_by_side_do_not_see_each_other(seed):
+    generator = np.random.default_rng(seed)
+    points, residuals = generator.normal(size=(2, 4, 3, 6))
+    residuals[:, 1] = 0.0, np.nan, 1.0, 0.0, 0.0, 0.0  # one that has left the numbers
+    together = new_trail(np.zeros((3, 6)), memory=3)
+    for x, f in zip(points, residuals, strict=True):
+        together = extend(together, x, f)
+    for b in range(3):
+        np.testing.assert_array_equal(correction(along(points[:, b], residuals[:, b], 3))[0], correction(together)[b])
+    np.testing.assert_array_equal(correction(together)[1], 0.0)
 
 
 def test_a_trail_of_one_point_says_nothing():
-    trail = extend(new_trail(jnp.zeros(3), memory=4), jnp.ones(3), jnp.ones(3))
-    np.testing.assert_array_equal(correction(trail), 0.0)
+    np.testing.assert_array_equal(correction(along(np.ones((1, 3)), np.ones((1, 3)), 4)), 0.0)
 
 
 def test_a_settled_trail_says_nothing_and_no_nan():
-    trail = new_trail(jnp.zeros(3), memory=2)
-    for _ in range(4):
-        trail = extend(trail, jnp.ones(3), jnp.zeros(3))
-    np.testing.assert_array_equal(correction(trail), 0.0)
+    np.testing.assert_array_equal(correction(along(np.ones((4, 3)), np.zeros((4, 3)), 2)), 0.0)
 
 
 def test_the_oldest_point_gives_way():
-    trail = new_trail(jnp.zeros(1), memory=2)
-    for place in range(5):
-        trail = extend(trail, jnp.array([float(place)]), jnp.zeros(1))
+    trail = along(np.arange(5.0)[:, None], np.zeros((5, 1)), 2)
     np.testing.assert_array_equal(trail.points.ravel(), [2.0, 3.0, 4.0])
-    assert int(trail.length) == 3
+    assert trail.length.tolist() == [3]
 
 
 @pytest.mark.parametrize(("growth", "astray"), [(0.9, False), (GROWTH * 0.99, False), (GROWTH * 1.01, True)])
 def test_a_residual_that_grows_too_much_is_noticed(growth, astray):
-    trail = new_trail(jnp.zeros(2), memory=2)
-    for _ in range(2):
-        trail = extend(trail, jnp.zeros(2), jnp.array([1.0, 0.0]))
-    assert bool(went_astray(trail, growth * jnp.array([0.0, 1.0]))) is astray
-    assert bool(went_astray(trail, jnp.array([jnp.nan, 0.0])))
+    trail = along(np.zeros((2, 2)), np.tile([1.0, 0.0], (2, 1)), 2)
+    assert went_astray(trail, growth * np.array([[0.0, 1.0]])).tolist() == [astray]
+    assert went_astray(trail, np.array([[np.nan, 0.0]])).tolist() == [True]
 
 
 def test_the_first_points_cannot_be_astray():
-    trail = extend(new_trail(jnp.zeros(1), memory=2), jnp.zeros(1), jnp.ones(1))
-    assert not bool(went_astray(trail, jnp.array([100.0])))
+    trail = along(np.zeros((1, 1)), np.ones((1, 1)), 2)
+    assert went_astray(trail, np.array([[100.0]])).tolist() == [False]

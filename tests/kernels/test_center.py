@@ -1,17 +1,14 @@
 """The penalized center against closed forms, scipy, and a loop-by-loop reading of the paper."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from fedgrem.kernels.center import alternate_to_center, group_soft_threshold, shrink_to_center
+from fedgrem.kernels.center import WEIGHT_CAP, alternate_to_center, capped_rows, shrink, shrink_to_center, trust
 
-solve = jax.jit(shrink_to_center, static_argnames=("tol", "max_iterations"))
-alternate = jax.jit(alternate_to_center, static_argnames="sweeps")
+solve, alternate = shrink_to_center, alternate_to_center
 
 
 def problem(seed, n_sites, n_components, n_parameters, spread=3.0):
@@ -105,7 +102,7 @@ def test_scipy_finds_no_better_point_of_the_joint_problem(case):
     n_sites, _, q = theta.shape
     solution = solve(theta, weight, threshold, start)
     t, m, tau = theta[:, 0], weight[:, 0], threshold[:, 0]
-    shrunk, center = np.asarray(solution.shrunk)[:, 0], np.asarray(solution.center)[0]
+    shrunk, center = solution.shrunk[:, 0], solution.center[0]
     # An infinite threshold ties a site to the center: a finite one beyond any gain says the same without inf - inf.
     finite = np.where(np.isinf(tau), 1e4, tau)
     ours = joint_objective(t, m, finite, shrunk, center)
@@ -122,7 +119,7 @@ def test_the_certificate_is_the_gradient_norm_and_bounds_the_loss(case):
     theta, weight, threshold, start = one_component(case)
     solution = solve(theta, weight, threshold, start)
     t, m, tau = theta[:, 0], weight[:, 0], threshold[:, 0]
-    center, gap = np.asarray(solution.center)[0], float(solution.gap)
+    center, gap = solution.center[0], float(solution.gap)
     if np.any(tau > 0):
         gradient = huber_gradient(t, m, tau, center)
         assert gap == pytest.approx(np.linalg.norm(gradient) / m.sum(), abs=1e-12)
@@ -149,18 +146,18 @@ def test_a_site_within_its_threshold_sits_exactly_on_the_center(method):
         solution = alternate(theta, weight, threshold, sweeps=4)
     else:
         solution = method(theta, weight, threshold, np.zeros((3, 2)))
-    close = np.linalg.norm(theta - np.asarray(solution.center), axis=-1) <= threshold
+    close = np.linalg.norm(theta - solution.center, axis=-1) <= threshold
     assert close.any()
     assert not close.all()
-    on_center = np.all(np.asarray(solution.shrunk) == np.asarray(solution.center), axis=-1)
+    on_center = np.all(solution.shrunk == solution.center, axis=-1)
     np.testing.assert_array_equal(on_center, close)
 
 
 def test_a_site_beyond_its_threshold_moves_by_exactly_its_threshold():
     theta, weight, threshold = problem(4, 6, 3, 2)
     solution = solve(theta, weight, threshold, np.zeros((3, 2)))
-    distance = np.linalg.norm(theta - np.asarray(solution.center), axis=-1)
-    moved = np.linalg.norm(theta - np.asarray(solution.shrunk), axis=-1)
+    distance = np.linalg.norm(theta - solution.center, axis=-1)
+    moved = np.linalg.norm(theta - solution.shrunk, axis=-1)
     np.testing.assert_allclose(moved, np.minimum(distance, threshold), rtol=1e-12)
 
 
@@ -171,7 +168,7 @@ def test_the_order_of_the_sites_does_not_matter(order):
     plain = solve(theta, weight, threshold, start)
     shuffled = solve(theta[order], weight[order], threshold[order], start)
     np.testing.assert_allclose(shuffled.center, plain.center, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(shuffled.shrunk, np.asarray(plain.shrunk)[order], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(shuffled.shrunk, plain.shrunk[order], rtol=1e-9, atol=1e-9)
 
 
 @given(
@@ -184,8 +181,8 @@ def test_shifting_and_scaling_the_estimates_shifts_and_scales_the_answer(shift, 
     plain = solve(theta, weight, threshold, start)
     moved = solve(scale * theta + shift, weight, scale * threshold, scale * start + shift)
     accuracy = 1e-8 * scale + 1e-13 * np.abs(shift).max()
-    np.testing.assert_allclose(moved.center, scale * np.asarray(plain.center) + shift, rtol=0, atol=accuracy)
-    np.testing.assert_allclose(moved.shrunk, scale * np.asarray(plain.shrunk) + shift, rtol=0, atol=accuracy)
+    np.testing.assert_allclose(moved.center, scale * plain.center + shift, rtol=0, atol=accuracy)
+    np.testing.assert_allclose(moved.shrunk, scale * plain.shrunk + shift, rtol=0, atol=accuracy)
 
 
 def test_weights_matter_only_in_proportion():
@@ -205,7 +202,7 @@ def test_one_hostile_site_moves_the_center_by_no_more_than_its_influence(distanc
     clean = solve(honest, weight[:6], threshold[:6], np.zeros((1, 2)))
     hostile = np.concatenate([honest, [[[distance, 0.0]]]])
     solution = solve(hostile, weight, threshold, np.zeros((1, 2)))
-    moved = np.asarray(solution.center - clean.center)[0]
+    moved = (solution.center - clean.center)[0]
     force = weight[6, 0] * threshold[6, 0] / weight[:6].sum()
     np.testing.assert_allclose(moved[0], force, rtol=0.02)
     assert np.linalg.norm(moved) <= force * (1 + 1e-6)
@@ -262,17 +259,88 @@ def test_two_sweeps_are_the_paper_steps_ii_and_iii_twice():
 def test_the_gap_of_two_sweeps_is_the_gradient_norm_they_left():
     theta, weight, threshold = problem(11, 5, 1, 3)
     solution = alternate(theta, weight, threshold, sweeps=2)
-    gradient = huber_gradient(theta[:, 0], weight[:, 0], threshold[:, 0], np.asarray(solution.center)[0])
+    gradient = huber_gradient(theta[:, 0], weight[:, 0], threshold[:, 0], solution.center[0])
     assert float(solution.gap) == pytest.approx(np.linalg.norm(gradient) / weight.sum(), rel=1e-10)
     assert float(solution.gap) > 1e-6
 
 
 def test_soft_threshold_shortens_a_3_4_5_deviation_by_one():
-    moved = group_soft_threshold(jnp.array([[[3.0, 4.0]]]), jnp.zeros((1, 2)), jnp.array([[1.0]]))
+    moved = shrink(np.array([[[3.0, 4.0]]]), np.zeros((1, 2)), np.array([[1.0]]))
     np.testing.assert_allclose(moved[0, 0], [2.4, 3.2], rtol=1e-15)
 
 
 def test_a_site_at_the_center_stays_there_for_every_threshold():
-    theta = jnp.ones((3, 1, 2))
-    moved = group_soft_threshold(theta, theta[0], jnp.array([[0.0], [1.0], [jnp.inf]]))
+    theta = np.ones((3, 1, 2))
+    moved = shrink(theta, theta[0], np.array([[0.0], [1.0], [np.inf]]))
     np.testing.assert_array_equal(moved, theta)
+
+
+def test_lengths_in_other_units_decide_who_moves_and_by_how_much():
+    theta, center = np.array([[6.0, 0.0], [1.0, 0.0]]), np.zeros((2, 2))
+    moved = shrink(theta, center, np.array([1.0, 1.0]), length=np.array([2.0, 0.9]))
+    np.testing.assert_array_equal(moved, [[3.0, 0.0], [0.0, 0.0]])
+
+
+def test_problems_side_by_side_are_solved_as_if_each_were_alone():
+    problems = [problem(seed, 6, 2, 3) for seed in range(4)]
+    problems[2][2][:] = 0.0  # one without a penalty
+    problems[3][1][:] = 0.0  # and one in which nobody has a say
+    together = solve(*(np.stack(parts, axis=1) for parts in zip(*problems, strict=True)), np.zeros((4, 2, 3)))
+    for b, (theta, weight, threshold) in enumerate(problems):
+        alone = solve(theta, weight, threshold, np.zeros((2, 3)))
+        np.testing.assert_array_equal(together.center[b], alone.center)
+        np.testing.assert_array_equal(together.shrunk[:, b], alone.shrunk)
+
+
+def test_where_nobody_has_a_say_the_center_stays():
+    theta, _, threshold = problem(12, 4, 2, 3)
+    start = np.random.default_rng(0).normal(size=(2, 3))
+    solution = solve(theta, np.zeros((4, 2)), threshold, start)
+    np.testing.assert_array_equal(solution.center, start)
+    assert float(solution.gap) == 0.0
+
+
+def test_nothing_given_is_written_to():
+    theta, weight, threshold = problem(13, 4, 2, 3)
+    given = [theta, weight, threshold, np.zeros((2, 3))]
+    before = [a.copy() for a in given]
+    solve(*given)
+    alternate(*given[:3], sweeps=2)
+    shrink(theta, given[3], threshold)
+    for kept, now in zip(before, given, strict=True):
+        np.testing.assert_array_equal(now, kept)
+
+
+def test_a_site_that_reports_a_million_rows_weighs_ten_medians():
+    np.testing.assert_allclose(
+        capped_rows(np.array([100.0, 90.0, 110.0, 1e6])), [100.0, 90.0, 110.0, WEIGHT_CAP * 105.0]
+    )
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3))
+def test_a_minority_of_far_sites_is_not_trusted_and_the_others_are(seed, n_far):
+    generator = np.random.default_rng(seed)
+    theta = generator.normal(size=(9, 1, 4))
+    theta[:n_far] += 1e3
+    trusted = trust(theta, np.full((9, 1), 50.0), np.zeros((1, 4)))
+    np.testing.assert_array_equal(trusted[:n_far], 0.0)
+    np.testing.assert_array_equal(trusted[n_far:], 1.0)
+
+
+def test_a_small_site_may_be_farther_off_before_it_is_trusted_less():
+    theta = np.array([1.0, 1.0, 1.0, 1.0, 8.0])[:, None, None]
+    held = np.array([100.0, 100.0, 100.0, 100.0, 1.0])[:, None]
+    assert trust(theta, held, np.zeros((1, 1)))[-1, 0] == 1.0
+    assert trust(theta, np.full((5, 1), 100.0), np.zeros((1, 1)))[-1, 0] == 0.0
+
+
+def test_only_those_present_say_what_distance_is_usual():
+    theta = np.array([1.0, 1.0, 1.0, 60.0, 70.0, 80.0, 90.0])[:, None, None]
+    present = np.array([True] * 4 + [False] * 3)
+    assert trust(theta, np.ones((7, 1)), np.zeros((1, 1)), present)[3, 0] == 0.0
+    assert trust(theta, np.ones((7, 1)), np.zeros((1, 1)))[3, 0] == 1.0
+
+
+def test_where_most_sites_agree_exactly_all_count():
+    theta = np.array([0.0, 0.0, 0.0, 0.0, 5.0])[:, None, None]
+    np.testing.assert_array_equal(trust(theta, np.ones((5, 1)), np.zeros((1, 1))), 1.0)

@@ -1,7 +1,7 @@
 """What an algorithm is: a local step and a central step, and what it says of itself."""
 
 from dataclasses import fields
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class Pull(NamedTuple):
     """(...) C of the noise."""
     pulled: Array
     """(K,) False for sites that keep their own answer and have no part in the center."""
+    weights_penalty: Array | float = 0.0
+    """() C of the mixture weights; 0 leaves every site its own."""
 
 
 class Algorithm(Protocol):
@@ -45,8 +47,8 @@ class Algorithm(Protocol):
     Options are the fields of a frozen dataclass: plain values, so that a :class:`~fedgrem.fit.spec.FitSpec` can say it.
     """
 
-    name: str
-    traits: Traits
+    name: ClassVar[str]
+    traits: ClassVar[Traits]
 
     def invited(self, seed: int, number: int, n_sites: int) -> Array:
         """(K,) which sites are asked in round ``number``."""
@@ -76,8 +78,8 @@ class Options:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options by name."""
-        options = fields(self)  # type: ignore[arg-type]  # every algorithm is a dataclass
-        return {option.name: getattr(self, option.name) for option in options}
+        own: Any = self  # every algorithm is a dataclass; its name and traits are no options
+        return {one.name: getattr(self, one.name) for one in fields(own)}
 
     def invited(self, seed: int, number: int, n_sites: int) -> Array:
         """(K,) which sites are asked in a round: all."""

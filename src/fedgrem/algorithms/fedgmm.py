@@ -13,7 +13,7 @@ from fedgrem.algorithms.fedem import average, present_share
 from fedgrem.algorithms.local import plain_start
 from fedgrem.data.stack import Block, Stack
 from fedgrem.errors import InputError
-from fedgrem.families.base import ExponentialFamily, Family, _posterior, weights_of, with_ones
+from fedgrem.families.base import ExponentialFamily, Family, posterior, with_ones
 from fedgrem.families.covariance import Full, lifted
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
@@ -154,7 +154,7 @@ class FedGMM(Options):
         eta = eta.reshape(c, parts * n_components, -1)
 
         def one(block: Block) -> tuple[Array, Array]:
-            share, total, peak = _posterior(eta, block.features, parts * n_components)
+            share, total, peak = posterior(eta, block.features, parts * n_components)
             value = (block.weight[:, None] * (peak + np.log(total))).sum(axis=-1)[:, 0]
             share *= (block.weight[:, None] / total)[:, :, None]
             return share[:, 0] @ block.features, value

@@ -11,6 +11,7 @@ from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
 from fedgrem.kernels.center import capped_rows, row_norm, shrink
+from fedgrem.kernels.log_ratio import from_log_ratio, to_log_ratio
 from fedgrem.kernels.randomness import generator_for
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
@@ -41,6 +42,8 @@ class State(NamedTuple):
     """The last centers, to extrapolate from; None if they are not."""
     held: tuple[Params, Array, Array | None] | None = None
     """Parameters, center and common noise before the last extrapolation, to go back to if it was a mistake."""
+    weights: Array | None = None
+    """(..., R) the common weights; None unless weights are pooled."""
 
 
 class Toward(NamedTuple):
@@ -58,6 +61,10 @@ class Toward(NamedTuple):
     """() the number of the round, from which mini-batches are drawn."""
     first_weights: Array | None
     """(R,) as in :class:`State`."""
+    weights: Array | None = None
+    """(R,) the common weights; None unless weights are pooled."""
+    weights_penalty: Array | None = None
+    """() lambda of the weights, for this site; None unless weights are pooled."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,8 @@ class FedGrEM(Options):
     noise_penalty : :math:`C_\Sigma`; None chooses it with ``penalty="auto"``, and takes the penalty otherwise.
     batch : share of its rows, drawn anew, that a site uses in a local step.
     sites : share of the sites, drawn anew, that take part in a round.
+    pool_weights : whether mixture weights are shrunk to common ones too, by the same rule in log-ratio coordinates;
+        "auto" asks held-out rows, where penalties are compared.
     """
 
     name: ClassVar[str] = "fedgrem"
@@ -113,12 +122,14 @@ class FedGrEM(Options):
     noise_penalty: float | None = None
     batch: float = 1.0
     sites: float = 1.0
+    pool_weights: bool | Literal["auto"] = "auto"
 
     @classmethod
     def paper(cls, **options: Any) -> "FedGrEM":
         """Algorithm 1 to the letter: one step by the initial weights, all rows of a site, two alternating sweeps."""
         letter = {
-            "center": Alternating(2), "step_weights": "initial", "local_steps": 1, "memory": 0, "penalty_rows": "site"
+            "center": Alternating(2), "step_weights": "initial", "local_steps": 1, "memory": 0, "penalty_rows": "site",
+            "pool_weights": False,
         }  # fmt: skip
         return cls(**(letter | options))
 
@@ -140,6 +151,9 @@ class FedGrEM(Options):
         if self.memory:
             flat = center.reshape(pull.penalty.size, -1)
             state = state._replace(trail=new_trail(flat, self.memory), held=(start, center, noise))
+        if np.any(pull.weights_penalty):
+            common = np.median(start.weights, axis=0)
+            state = state._replace(weights=common / common.sum(axis=-1, keepdims=True))
         return Central(start, center, n_rows, noise, state)
 
     def broadcast(self, family: Family, central: Central) -> Broadcast:
@@ -157,6 +171,8 @@ class FedGrEM(Options):
                 np.full(n_sites, steps),
                 np.full(n_sites, int(state.played)),
                 state.first_weights,
+                None if state.weights is None else for_all(state.weights, n_sites),
+                None if state.weights is None else self._weights_penalty(central),
             ),
         )
 
@@ -170,19 +186,23 @@ class FedGrEM(Options):
         n_rows = stack.n_rows.reshape(-1, *(1,) * (weights.ndim - 1))
         steps = int(toward.steps[0])
         scale = family.open(stack, noise, width)
+        # The common noise is the same for all sites of a stack.
+        units = None if toward.noise is None else family.open(None, toward.noise[:1], width)
         for step in range(steps):
             here = stack
             if self.batch < 1.0:
                 here = stack.batch(seed, int(toward.round[0]) * self.local_steps + step, self.batch)
                 scale = family.open(here, noise, width)
             params = Params(weights, theta, noise)
-            sums = family.expect(here, params, scale)
+            sums = family.expect(here, params, scale, scored=step == steps - 1)
             weights = weights_of(sums)
             theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights)
             if step < steps - 1:
                 within = self._threshold(n_rows, weights, toward.penalty[..., None]) * _bounded(step_scale)
-                away = theta - toward.center
-                theta = shrink(theta, toward.center, within, row_norm(family.to_noise(away, toward.noise)))
+                if toward.weights is not None and toward.weights_penalty is not None:
+                    weights = _pooled(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
+                away = row_norm(family.whiten(theta - toward.center, units))
+                theta = shrink(theta, toward.center, within, away)
         moved = Params(weights, theta, family.noise_step(sums, theta, noise))
         return Upload(moved, step_scale, stack.n_rows, sums.log_likelihood)
 
@@ -197,6 +217,31 @@ class FedGrEM(Options):
             constant, np.sqrt(size + np.log(n_sites)), where=constant > 0, out=np.zeros(constant.shape)
         )
         return np.where(constant == 0, 0.0, self.penalty_decay * state.penalty + moving)
+
+    def _weights_penalty(self, central: Central) -> Array:
+        """(K, ...) lambda of the weights."""
+        state: State = central.extra
+        n_sites, n_components = len(central.n_rows), central.params.weights.shape[-1]
+        constant = np.broadcast_to(state.pull.weights_penalty, state.pull.penalty.shape)
+        penalty = constant * np.sqrt(n_components - 1.0 + np.log(n_sites))
+        return _of_sites(penalty, state.pull.pulled)
+
+    def _pool_weights(self, central: Central, sent: Params, present: Array) -> tuple[Array, Array | None]:
+        """The sites' weights shrunk towards common ones, and those."""
+        state: State = central.extra
+        if state.weights is None:
+            return sent.weights, None
+        lead = (-1, *(1,) * (sent.weights.ndim - 1))
+        n_rows = central.n_rows.reshape(lead)
+        about = to_log_ratio(sent.weights, state.weights, n_rows)[..., None, :]
+        threshold = self._weights_penalty(central)[..., None] / np.sqrt(n_rows)
+        weight = capped_rows(central.n_rows).reshape(lead) * present.reshape(lead)
+        shape = about.shape[:-1]
+        held, weight = (np.broadcast_to(leaf, shape) for leaf in (n_rows, weight))
+        found = self.rule(about, weight, np.broadcast_to(threshold, shape), held, 0.0 * about[0], present)
+        both = (from_log_ratio(leaf[..., 0, :], state.weights) for leaf in (found.shrunk, found.center))
+        shrunk, common = both
+        return shrunk, common
 
     def share(self, weights: Array) -> Array:
         """(..., R) what a component counts for at the center: its part of its site's rows, relative to an even one."""
@@ -214,7 +259,8 @@ class FedGrEM(Options):
         """Find the penalized center of every component and shrink the sites towards it."""
         state: State = central.extra
         sent = keep_absent(uploads.params, central.params, present)
-        theta, start = (family.to_noise(t, central.noise) for t in (sent.theta, central.center))
+        units = None if central.noise is None else family.open(None, central.noise, sent.theta.shape[-1])
+        theta, start = (family.whiten(t, units) for t in (sent.theta, central.center))
         penalty = self._next_penalty(central)
         of_sites = _of_sites(penalty, state.pull.pulled)[..., None]
         lead = (-1, *(1,) * (sent.weights.ndim - 1))
@@ -225,15 +271,16 @@ class FedGrEM(Options):
         held, weight = n_rows * share, counted * share * present.reshape(lead)
         within = of_sites / np.sqrt(held)
         found = self.rule(theta, weight / scale, within * scale, held, start, present)
-        shrunk, center = (family.from_noise(t, central.noise) for t in (found.shrunk, found.center))
+        shrunk, center = (family.unwhiten(t, units) for t in (found.shrunk, found.center))
         # Into the units of the noise and back is not exact: what was moved onto the center is on it.
         on_center = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         shrunk = np.where(on_center, center, shrunk)
         noise, common = self._shrink_noise(family, central, sent, present)
-        params = keep_absent(Params(sent.weights, shrunk, noise), central.params, present)
+        weights, common_weights = self._pool_weights(central, sent, present)
+        params = keep_absent(Params(weights, shrunk, noise), central.params, present)
         if noise is not None and common is not None:
             params = _reseeded(params, center, common, central.n_rows)
-        state = state._replace(played=state.played + 1, penalty=penalty)
+        state = state._replace(played=state.played + 1, penalty=penalty, weights=common_weights)
         after = central._replace(params=params, center=center, noise=common, extra=state)
         if self.memory:
             after = self._extrapolated(central, after)
@@ -321,6 +368,13 @@ class FedGrEM(Options):
 def _of_sites(penalty: Array, pulled: Array) -> Array:
     """(K, ...) the penalty of each site: none where it is not to be pulled, were it infinite for the others."""
     return np.where(pulled.reshape(-1, *(1,) * penalty.ndim), penalty, 0.0)
+
+
+def _pooled(weights: Array, common: Array, penalty: Array, n_rows: Array) -> Array:
+    """Weights shrunk towards common ones by ``penalty / sqrt(rows)``, in log-ratio coordinates."""
+    about = to_log_ratio(weights, common, n_rows)
+    within = (penalty / np.sqrt(n_rows))[..., 0]
+    return from_log_ratio(shrink(about, np.zeros_like(about), within), common)
 
 
 def _bounded(step_scale: Array) -> Array:

@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedgrem.data.stack import Stack
+from fedgrem.data.stack import Stack, padded_size
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.types import Array
 
-WIDEN, MORE = 1.1, 8
-"""Sites are stacked with the next smaller ones while none is padded by more than a tenth of its rows, plus eight."""
 LARGEST, LEAST_VARIATION = 1e100, 1e-100
 """Of a value, and of a column: squares of what is larger are infinite, or soon will be, and of what is smaller zero."""
 
@@ -135,30 +133,24 @@ class Federation:
                 )
 
     def stacked(self, *, gaps: bool | None = None) -> list[tuple[Stack, Array]]:
-        """Sites stacked by size, each stack padded to its largest, and the places of its sites.
+        """Sites stacked by padded size, and the places of the sites of each stack.
 
         With ``gaps``, cells may be missing (NaN); the middle of their column stands in their place where starts are
         drawn. None looks whether there are any.
         """
         if gaps is None:
             gaps = any(np.isnan(site.rows).any() for site in self.sites)
-        sizes = np.array([len(site.rows) for site in self.sites])
-        order, stacks, first = np.argsort(sizes, kind="stable"), [], 0
-        while first < len(order):
-            most = WIDEN * sizes[order[first]] + MORE
-            last = first + int(np.searchsorted(sizes[order[first:]], most, side="right"))
-            places = np.sort(order[first:last])
-            stacks.append((stack_sites([self.sites[k] for k in places], gaps=gaps), places))
-            first = last
-        return stacks
+        sizes = np.array([padded_size(len(site.rows)) for site in self.sites])
+        places = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+        return [(stack_sites([self.sites[k] for k in here], gaps=gaps), here) for here in places]
 
 
 def stack_sites(sites: Sequence[Site], *, gaps: bool) -> Stack:
-    """Sites stacked and padded with rows of weight 0.
+    """Sites of one padded size, stacked, and filled up with rows of weight 0.
 
     Padding repeats a real row: a user's density may be infinite at a made-up one, and 0 * inf is not 0.
     """
-    size = max(len(site.rows) for site in sites)
+    size = max(padded_size(len(site.rows)) for site in sites)
     rows = np.empty((len(sites), size, sites[0].rows.shape[1]))
     weight = np.zeros((len(sites), size))
     target = None if sites[0].target is None else np.zeros((len(sites), size))

@@ -27,6 +27,20 @@ def scratch(name: str, shape: tuple[int, ...]) -> Array:
     return kept[name][:size].reshape(shape)
 
 
+def padded_size(n_rows: int) -> int:
+    """Rows that a site is padded to: the next of some fifteen sizes between a power of two and the next.
+
+    Sites of one padded size are stacked. As it depends on the site alone, so does every sum over its rows, to the bit.
+
+    Examples
+    --------
+    >>> [padded_size(n) for n in (3, 150, 200, 10_001)]
+    [8, 152, 208, 10240]
+    """
+    grain = max(8, 2 ** max(0, n_rows.bit_length() - 5))
+    return -(-n_rows // grain) * grain
+
+
 class Block(NamedTuple):
     """Some rows of all sites of a stack."""
 
@@ -86,7 +100,17 @@ class Stack:
             return self._derived[key]
 
     def select(self, index: Any) -> "Stack":
-        """Some of the sites, by a slice or an array of places."""
+        """Some of the sites, by a slice, whose part is kept, or an array of places."""
+        if not isinstance(index, slice):
+            return self._select(index)
+        key = ("part", index.start, index.stop)
+        with self._lock:
+            if key not in self._derived:
+                self._derived[key] = self._select(index)
+            part: Stack = self._derived[key]
+            return part
+
+    def _select(self, index: Any) -> "Stack":
         target = None if self.target is None else self.target[index]
         observed = None if self.observed is None else self.observed[index]
         names = self.names[index] if isinstance(index, slice) else [self.names[k] for k in index]
@@ -123,18 +147,27 @@ class Stack:
         """(c, *shape) numbers in [0, 1), each site's derived from the seed, its name and the purpose."""
         return np.stack([generator_for(seed, name, purpose, *more).random(shape) for name in self.names])
 
-    def halves(self, seed: int, parts: int) -> tuple[tuple["Stack", "Stack"], tuple["Stack", "Stack"]]:
-        """Rows outside and inside the first of ``parts`` random parts of every site, and likewise of the second."""
+    def halves(self, seed: int, parts: int) -> tuple["Stack", "Stack"]:
+        """Rows outside and inside the first of ``parts`` random parts of every site, and likewise of the second.
 
-        def make(stack: Stack) -> Any:
-            part = [
-                generator_for(seed, name, "parts").permutation(int(used.sum())) % parts
-                for name, used in zip(stack.names, stack.weight > 0, strict=True)
-            ]
-            return tuple((stack._kept([p != k for p in part]), stack._kept([p == k for p in part])) for k in range(2))
+        Both are stacks of 2c: the two halves of the first site, then those of the next.
+        """
+        with self._lock:
+            key = ("halves", seed, parts)
+            if key not in self._derived:
+                self._derived[key] = self._halves(seed, parts)
+            found: tuple[Stack, Stack] = self._derived[key]
+            return found
 
-        found: Any = self.derive(("halves", seed, parts), make)
-        return found
+    def _halves(self, seed: int, parts: int) -> tuple["Stack", "Stack"]:
+        twice = self._select(np.repeat(np.arange(len(self)), 2))
+        inside = []
+        for name, weight in zip(self.names, self.weight, strict=True):
+            part = generator_for(seed, name, "parts").permutation(int((weight > 0).sum())) % parts
+            inside += [part == 0, part == 1]
+        # As many rows as any site of this padded size may have there: the shape of a site's work is its own.
+        outer, inner = self.size - self.size // parts, -(-self.size // parts)
+        return twice._kept([~here for here in inside], outer), twice._kept(inside, inner)
 
     def batch(self, seed: int, number: int, share: float) -> "Stack":
         """A random part of every site's rows, weighing as much as all of them; another one for every ``number``."""
@@ -145,14 +178,14 @@ class Stack:
             count = max(1, round(share * used))
             chosen[generator_for(seed, name, "batch", number).permutation(used)[:count]] = True
             kept.append(chosen)
-        part = self._kept(kept)
+        part = self._kept(kept, max(1, round(share * self.size)))
         scale = self.n_rows / np.maximum(part.weight.sum(axis=1), np.finfo(float).tiny)
         return Stack(part.names, part.rows, part.target, part.weight * scale[:, None], part.observed)
 
-    def _kept(self, chosen: list[Array]) -> "Stack":
-        """Some rows of every site, ``chosen`` among those that are not padding."""
+    def _kept(self, chosen: list[Array], size: int) -> "Stack":
+        """Some rows of every site, ``chosen`` among those that are not padding, padded to ``size``."""
         places = [np.flatnonzero(w > 0)[c] for w, c in zip(self.weight, chosen, strict=True)]
-        size = max(1, *(len(p) for p in places))
+        size = max(size, *(len(p) for p in places))
         index = np.zeros((len(self), size), dtype=int)
         weight = np.zeros((len(self), size))
         for k, place in enumerate(places):

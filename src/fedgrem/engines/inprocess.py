@@ -70,7 +70,7 @@ class InProcess:
         if self._pooled:
             return Replies(present, self._of_pooled_rows(ask))
         work = []
-        numbers = _fits(self._spec, ask) * self._spec.n_components
+        numbers = _numbers(self._spec, ask)
         total = 0
         for stack, places in self._stacks(ask.agreed):
             if ask.to is not None:
@@ -121,17 +121,20 @@ class InProcess:
         return told._replace(n_rows=np.array([site.row_weight.sum() for site in self._federation.sites]))
 
 
-def _fits(spec: FitSpec, ask: Ask) -> int:
-    """How many fits a task plays side by side."""
+def _numbers(spec: FitSpec, ask: Ask) -> int:
+    """About how many numbers a task holds for every row: fits side by side, times components."""
+    fits = 1
     if ask.task == "start":
-        return spec.start.n_init
-    if ask.task in ("compare", "joint_start"):
-        return int(ask.mail.params.weights.shape[1])
-    if ask.task == "path_step":
-        return int(ask.mail.fits.params.weights.shape[2])
-    if ask.task == "path_score":
-        return int(ask.mail.fits.weights.shape[2])
-    return 1
+        fits = spec.start.n_init
+    elif ask.task in ("compare", "joint_start"):
+        fits = ask.mail.params.weights.shape[1]
+    elif ask.task == "path_step":
+        fits = ask.mail.fits.params.weights.shape[2]  # half of the rows, twice
+    elif ask.task == "path_score":
+        fits = ask.mail.fits.weights.shape[2]
+    elif ask.task == "information":
+        fits = 1 + ask.mail.theta.shape[-1]
+    return int(fits * spec.n_components)
 
 
 def _side_by_side(function: Callable[[Any], Any], items: list[Any], threads: int) -> list[Any]:

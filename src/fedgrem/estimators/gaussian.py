@@ -81,8 +81,8 @@ class FederatedGaussianMixture(FederatedDensity):
     vanished_ : (K, R) components of which a site holds less than one row; where a covariance is estimated, they begin
         again at the center
     n_rows_ : (K,) rows of each site, by their weights
-    penalty_, noise_penalty_ : C, as it was given or chosen, and that of the covariances; of algorithms without one, 0
-        where every site is fitted alone, and infinity where all get the same components
+    penalty_, noise_penalty_, weights_penalty_ : C, as it was given or chosen, and those of the covariances and of the
+        weights; of algorithms without one, 0 where every site is fitted alone, infinity where all get the same components
     penalty_path_ : dict, how it was chosen: ``penalties`` (M,), ``gain`` and ``error`` (M,) per held-out row over
         fitting alone, trimmed over the sites, and ``site_gain``, ``site_error`` (K, M); ``noise_penalties``,
         ``noise_gain`` and ``noise_error`` (M,) of the covariances; empty if nothing was compared

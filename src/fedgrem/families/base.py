@@ -8,7 +8,7 @@ the sums do not say, a family says: its features, its natural parameters e, and 
 Parameters are ``(c, ..., R, q)`` for the c sites of a stack, axes in between being fits side by side.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,13 +36,13 @@ class Ascent(NamedTuple):
 class Family(Protocol):
     """What a component is: hyper-parameters only. Frozen and hashable, as features are kept by family."""
 
-    name: str
+    name: ClassVar[str]
     """In the registry; also how a :class:`~fedgrem.fit.spec.FitSpec` names it."""
-    has_target: bool
+    has_target: ClassVar[bool]
     """Whether the family explains a response."""
-    joint_starts: int
+    joint_starts: ClassVar[int]
     """Joint starts that sites improve together before round 1; 0 where a site's own rows suffice."""
-    path_steps: int
+    path_steps: ClassVar[int]
     """Gradient steps of a site per round while penalties are compared: more where a step gets less far."""
 
     def n_parameters(self, n_features: int) -> int:
@@ -57,8 +57,8 @@ class Family(Protocol):
         """Whatever of a noise every step needs; None where it is known."""
         ...
 
-    def expect(self, stack: Stack, params: Params, scale: Any = None) -> Sums:
-        """The E-step: posterior sums over the rows of every site, and the log-likelihood."""
+    def expect(self, stack: Stack, params: Params, scale: Any = None, *, scored: bool = True) -> Sums:
+        """The E-step: posterior sums over the rows of every site and, if ``scored``, the log-likelihood."""
         ...
 
     def ascend(
@@ -91,8 +91,16 @@ class Family(Protocol):
         """A noise to go with drawn parameters; None where it is known."""
         ...
 
+    def whiten(self, theta: Array, scale: Any) -> Array:
+        """Parameters ``(..., R, q)`` in units in which components of this opened noise have unit noise."""
+        ...
+
+    def unwhiten(self, theta: Array, scale: Any) -> Array:
+        """The way back."""
+        ...
+
     def to_noise(self, theta: Array, noise: Array | None) -> Array:
-        """Parameters ``(..., R, q)`` in units in which components of this noise ``(..., C, s)`` have unit noise."""
+        """The same as :meth:`whiten`, for a noise ``(..., C, s)``."""
         ...
 
     def from_noise(self, theta: Array, noise: Array | None) -> Array:
@@ -131,11 +139,11 @@ class KnownNoise:
         """No noise."""
         return None
 
-    def to_noise(self, theta: Array, noise: Array | None) -> Array:
+    def whiten(self, theta: Array, scale: Any) -> Array:
         """As they are."""
         return theta
 
-    from_noise = to_noise
+    unwhiten = to_noise = from_noise = whiten
 
     def relative_noise(self, noise: Array, reference: Array, n_features: int) -> Array:
         """Never asked of a family without a noise."""
@@ -151,7 +159,7 @@ class KnownNoise:
 class ExponentialFamily:
     """The steps of every family with features. Subclasses say what these are and what follows from their sums."""
 
-    name: str
+    name: ClassVar[str]
 
     # -- what subclasses say
 
@@ -191,6 +199,22 @@ class ExponentialFamily:
         """Whatever of a noise every step needs."""
         raise NotImplementedError
 
+    def whiten(self, theta: Array, scale: Any) -> Array:
+        """Parameters in units in which components of this opened noise have unit noise."""
+        raise NotImplementedError
+
+    def unwhiten(self, theta: Array, scale: Any) -> Array:
+        """The way back."""
+        raise NotImplementedError
+
+    def to_noise(self, theta: Array, noise: Array | None) -> Array:
+        """The same as :meth:`whiten`, for a noise ``(..., C, s)``."""
+        return theta if noise is None else self.whiten(theta, self.open(None, noise, theta.shape[-1]))
+
+    def from_noise(self, theta: Array, noise: Array | None) -> Array:
+        """The way back."""
+        return theta if noise is None else self.unwhiten(theta, self.open(None, noise, theta.shape[-1]))
+
     # -- the E-step, once for all of them
 
     def features_of(self, stack: Stack) -> Array:
@@ -203,9 +227,9 @@ class ExponentialFamily:
         found: Array = stack.derive((self, "rest"), self.rest)
         return found
 
-    def expect(self, stack: Stack, params: Params, scale: Any = None) -> Sums:
-        """The E-step: posterior sums over the rows of every site, and the log-likelihood."""
-        if scale is None:
+    def expect(self, stack: Stack, params: Params, scale: Any = None, *, scored: bool = True) -> Sums:
+        """The E-step: posterior sums over the rows of every site and, if ``scored``, the log-likelihood."""
+        if scale is None and params.noise is not None:
             scale = self.open(stack, params.noise, stack.rows.shape[-1])
         eta = self.natural(params.weights, params.theta, scale)
         features, rest = self.features_of(stack), self.rest_of(stack)
@@ -213,28 +237,32 @@ class ExponentialFamily:
         eta = eta.reshape(c, -1, t)
         numbers = eta.shape[1]
 
-        def one(block: Block) -> tuple[Array, Array]:
-            share, total, peak = _posterior(eta, block.features, n_components)
+        def one(block: Block) -> tuple[Array, ...]:
+            share, total, peak = posterior(eta, block.features, n_components)
             weight = block.weight[:, None]
-            told = peak
-            told += np.log(total)
-            told *= weight
+            told: tuple[Array, ...] = ()
+            if scored:
+                peak += np.log(total)
+                peak *= weight
+                told = (peak.sum(axis=-1),)
             np.divide(weight, total, out=total)
             share *= total[:, :, None]
-            return share.reshape(c, numbers, -1) @ block.features, told.sum(axis=-1)
+            return share.reshape(c, numbers, -1) @ block.features, *told
 
-        found, value = stack.total(features, one, numbers)
+        found, *value = stack.total(features, one, numbers)
         rest = rest.reshape(c, *(1,) * len(fits), -1)
-        n_rows = stack.n_rows.reshape(c, *(1,) * len(fits))
-        value = value.reshape(c, *fits) + self.rows_part(rest, n_rows, scale)
-        return Sums(found.reshape(c, *fits, n_components, t), rest, value)
+        reached = np.full((c, *fits), np.nan)
+        if scored:
+            n_rows = stack.n_rows.reshape(c, *(1,) * len(fits))
+            reached = value[0].reshape(c, *fits) + self.rows_part(rest, n_rows, scale)
+        return Sums(found.reshape(c, *fits, n_components, t), rest, reached)
 
     def row_scores(self, stack: Stack, params: Params) -> tuple[Array, Array]:
         """Posteriors ``(c, ..., R, n)`` and log-likelihoods ``(c, ..., n)`` of every row."""
         scale = self.open(stack, params.noise, stack.rows.shape[-1])
         eta = self.natural(params.weights, params.theta, scale)
         (c, *fits, n_components), t = params.weights.shape, eta.shape[-1]
-        share, total, peak = _posterior(eta.reshape(c, -1, t), self.features_of(stack), n_components)
+        share, total, peak = posterior(eta.reshape(c, -1, t), self.features_of(stack), n_components)
         share /= total[:, :, None]
         value = (peak + np.log(total)).reshape(c, *fits, -1) + self.row_part(stack, scale, (c, *fits))
         return share.reshape(c, *fits, n_components, -1).copy(), value
@@ -254,9 +282,9 @@ class ExponentialFamily:
         held = sums.held
         gradient, curvature = self.gradient(sums, params.theta)
         if first_weights is not None:
-            n_rows = held.sum(axis=-1, keepdims=True)
-            # A component of weight 0 at the start has no gradient either: it stays.
-            step = step_size / np.maximum(first_weights * n_rows, LEAST_WEIGHT)
+            # A component of weight 0 at the start has no gradient either, but for rounding: it stays.
+            first = first_weights * held.sum(axis=-1, keepdims=True)
+            step = np.divide(step_size, first, out=np.zeros_like(first), where=first_weights > 0)
             return Ascent(params.theta + step[..., None] * gradient, np.ones_like(held))
         held = np.maximum(held, LEAST_SHARE / held.shape[-1] * held.sum(axis=-1, keepdims=True))
         length = held if curvature is None else np.maximum(curvature, held)
@@ -269,7 +297,7 @@ class ExponentialFamily:
         return self.solve(sums, params.theta)
 
 
-def _posterior(eta: Array, features: Array, n_components: int) -> tuple[Array, Array, Array]:
+def posterior(eta: Array, features: Array, n_components: int) -> tuple[Array, Array, Array]:
     """Likelihoods ``(c, B, R, n)`` relative to each row's largest, in scratch; their sums and the logs of the largest.
 
     A row that no component can explain belongs to all alike; its log-likelihood says that something is wrong.

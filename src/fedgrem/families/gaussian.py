@@ -151,10 +151,10 @@ class Gaussian(ExponentialFamily):
         scatter = symmetric(rest) - cross - cross.swapaxes(-1, -2) + square
         return np.asarray(scatter / np.maximum(held.sum(axis=-1), LEAST_MASS)[..., None, None])
 
-    def expect(self, stack: Stack, params: Params, scale: Any = None) -> Sums:
+    def expect(self, stack: Stack, params: Params, scale: Any = None, *, scored: bool = True) -> Sums:
         """The E-step; where cells are missing, on what is expected of them given the rest of their row."""
         if stack.observed is None:
-            return super().expect(stack, params, scale)
+            return super().expect(stack, params, scale, scored=scored)
         if scale is None:
             scale = self.open(stack, params.noise, stack.rows.shape[-1])
         return gaps.expect(self.covariance, stack, params, scale)
@@ -221,17 +221,13 @@ class Gaussian(ExponentialFamily):
 
     # -- the noise as units and as coordinates
 
-    def to_noise(self, theta: Array, noise: Array | None) -> Array:
+    def whiten(self, theta: Array, scale: Scale | None) -> Array:
         """Means divided by a square root of the covariance."""
-        if noise is None:
-            return theta
-        return np.asarray(self.covariance.whiten(theta, self.covariance.open(noise, theta.shape[-1])))
+        return theta if scale is None else np.asarray(self.covariance.whiten(theta, scale))
 
-    def from_noise(self, theta: Array, noise: Array | None) -> Array:
+    def unwhiten(self, theta: Array, scale: Scale | None) -> Array:
         """The way back."""
-        if noise is None:
-            return theta
-        return np.asarray(self.covariance.unwhiten(theta, self.covariance.open(noise, theta.shape[-1])))
+        return theta if scale is None else np.asarray(self.covariance.unwhiten(theta, scale))
 
     def relative_noise(self, noise: Array, reference: Array, n_features: int) -> Array:
         """Coordinates about a reference."""

@@ -52,7 +52,7 @@ def louis(
         behind = kept + (entries * r if count > 1 else 0) + np.arange(entries)
         place.append(np.concatenate([[r], own, behind]))
 
-    def one(block: Block) -> tuple[Array, Array, Array, Array]:
+    def one(block: Block) -> tuple[Array, Array, Array]:
         root = np.sqrt(block.weight)[..., None]
         mean, lost = np.zeros((c, root.shape[1], d)), np.zeros((c, d, d))
         for r in range(n_components):
@@ -62,16 +62,12 @@ def louis(
             p = posterior[:, r, block.place, None]
             mean[..., place[r]] += p * u
             u *= np.sqrt(p) * root
-            lost[:, place[r][:, None], place[r]] += u.swapaxes(-1, -2) @ u
+            square = u.swapaxes(-1, -2) @ u
+            lost[:, place[r][:, None], place[r]] += square
         mean *= root
-        return (
-            mean.swapaxes(-1, -2) @ mean,
-            lost,
-            (mean * root).sum(axis=1),
-            (posterior[:, :, block.place] * root[:, None, :, 0] ** 2).sum(-1),
-        )
+        return mean.swapaxes(-1, -2) @ mean, lost, (mean * root).sum(axis=1)
 
-    between, lost, slope, held = stack.total(posterior.swapaxes(1, 2), one, max(10, d // 2))
+    between, lost, slope = stack.total(posterior.swapaxes(1, 2), one, max(10, d // 2))
     known = np.zeros((c, d, d))
     n_rows, weights = stack.n_rows, params.weights
     first = np.arange(n_components)
@@ -87,9 +83,11 @@ def louis(
     middle[:, :n_components] = weights
     cross = middle[:, :, None] * slope[:, None]
     empirical = between - cross - cross.swapaxes(1, 2) + n_rows[:, None, None] * middle[:, :, None] * middle[:, None]
+    known -= lost
+    known += between
     found = np.zeros((c, kept, kept))
     for k in range(c):
-        observed = _profiled((known - lost + between)[k], kept)
+        observed = _profiled(known[k], kept)
         usable = _regular(observed, n_components, float(n_rows[k]))
         found[k] = observed if usable else _profiled(empirical[k], kept)
     return 0.5 * (found + found.swapaxes(1, 2))

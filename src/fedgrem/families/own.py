@@ -140,7 +140,7 @@ class OwnDensity(KnownNoise):
                 for b in range(weights.shape[1])
             ]
 
-    def expect(self, stack: Stack, params: Params, scale: Any = None) -> Sums:
+    def expect(self, stack: Stack, params: Params, scale: Any = None, *, scored: bool = True) -> Sums:
         """The E-step, with gradients and curvatures of Q at these parameters."""
         return self._parts(stack, params, params.theta)
 
@@ -163,7 +163,8 @@ class OwnDensity(KnownNoise):
         held, gradient = sums.held, sums.features[..., 1:-2]
         n_rows = held.sum(axis=-1, keepdims=True)
         if first_weights is not None:
-            step = step_size / np.maximum(first_weights * n_rows, np.finfo(float).tiny)
+            first = first_weights * n_rows
+            step = np.divide(step_size, first, out=np.zeros_like(first), where=first_weights > 0)
             return Ascent(theta + step[..., None] * gradient, np.ones_like(held))
         held = np.maximum(held, LEAST_SHARE / held.shape[-1] * n_rows)
         scale = held / np.maximum(sums.features[..., -2], held)

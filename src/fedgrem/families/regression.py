@@ -185,13 +185,13 @@ class LinearRegression(ExponentialFamily):
 
     # -- the noise as units and as coordinates
 
-    def to_noise(self, theta: Array, noise: Array | None) -> Array:
+    def whiten(self, theta: Array, scale: Array | None) -> Array:
         """Coefficients divided by the noise."""
-        return theta if noise is None else np.asarray(theta * np.exp(-np.clip(noise, -MOST, MOST)))
+        return theta if scale is None else np.asarray(theta * np.exp(-scale)[..., None])
 
-    def from_noise(self, theta: Array, noise: Array | None) -> Array:
+    def unwhiten(self, theta: Array, scale: Array | None) -> Array:
         """The way back."""
-        return theta if noise is None else np.asarray(theta * np.exp(np.clip(noise, -MOST, MOST)))
+        return theta if scale is None else np.asarray(theta * np.exp(scale)[..., None])
 
     def relative_noise(self, noise: Array, reference: Array, n_features: int) -> Array:
         """Coordinates about a reference."""

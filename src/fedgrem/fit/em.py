@@ -93,7 +93,7 @@ def em(
 
 
 def _step(family: Family, stack: Stack, params: Params, scale: object, prior: Prior | None, hold_noise: bool) -> Params:
-    sums = family.expect(stack, params, scale)
+    sums = family.expect(stack, params, scale, scored=False)
     theta = family.maximize(stack, params, sums)
     weights = weights_of(sums)
     if prior is not None:

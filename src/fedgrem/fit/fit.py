@@ -30,13 +30,18 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     noise_penalty = getattr(spec.algorithm, "noise_penalty", None)
     penalty = spec.start_penalty
     pulled = everyone(n_sites)
+    # Where nothing is compared, weights are pooled only if that is asked for.
+    weights_penalty = penalty if getattr(spec.algorithm, "pool_weights", False) is True else 0.0
     compared = spec.penalty is None or (spec.fallback and spec.penalty > 0)
     if traits.pulls and compared and n_sites > 1:
         choice, params = yield from choose_penalty(spec, starts)
         penalty, noise_penalty = choice.penalty, choice.noise_penalty
         pulled = ~(choice.losers() & spec.fallback)
         path = choice.as_arrays(~pulled)
-    pull = Pull(np.asarray(penalty), np.asarray(penalty if noise_penalty is None else noise_penalty), pulled)
+        weights_penalty = choice.weights_penalty
+    pull = Pull(
+        np.asarray(penalty), np.asarray(penalty if noise_penalty is None else noise_penalty), pulled, weights_penalty
+    )
     central = spec.algorithm.begin(spec.family, params, starts.n_rows, pull)
     played = yield from play_rounds(spec, central)
     central = played.central

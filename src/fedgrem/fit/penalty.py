@@ -13,9 +13,12 @@ import numpy as np
 
 from fedgrem.algorithms.base import Algorithm, Pull
 from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
+from fedgrem.fit.rounds import in_errors
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import Starts
 from fedgrem.fit.tasks import MOST_PER_ROW, PathReply, PathRequest, ScoreReply, ScoreRequest
+from fedgrem.kernels.center import capped_rows
+from fedgrem.kernels.log_ratio import from_log_ratio, to_log_ratio
 from fedgrem.types import Array, Broadcast, Params, map_arrays
 
 PENALTIES = (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, np.inf)
@@ -31,11 +34,18 @@ MEMORY = 5
 """Steps of the center that fits on the path extrapolate from."""
 TOGETHER = 2.8
 """The largest penalty whose fit the sites may begin the rounds at."""
+WEIGHTS_PENALTIES = (0.0, 0.35, 0.7, 1.4, 2.8, np.inf)
+"""Penalties of the mixture weights that are compared where weights may be pooled."""
 TRIMMED = 0.25
 """Share of the sites left out at either end when gains are put together: what a minority sends does not matter."""
+CLEAR = 2.0
+"""Standard errors beyond which a gain counts as clear."""
 RELEASED = 3.0
 """Standard errors of a loss beyond which a site is fitted alone: of dozens of sites some lose by two of them by chance,
 and fitting those alone costs more than the pull does."""
+SETTLED = 0.02
+"""Standard errors: once most sites move by less than this in a round, in every fit, a path ends before its last round:
+what is still to come changes a held-out log-likelihood by less than its own error."""
 ENOUGH = 20.0
 """Rows per component of the middle site with which half of them are enough to fit."""
 
@@ -62,6 +72,8 @@ class Choice(NamedTuple):
     """(M,)"""
     noise_error: Array
     """(M,)"""
+    weights_penalty: float = 0.0
+    """Of the mixture weights; 0 leaves every site its own."""
 
     def at_choice(self) -> tuple[Array, Array]:
         """(K,) and (K,): each site's gain at the chosen penalty, and its standard error."""
@@ -122,13 +134,81 @@ def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]
     trip = yield from walk(spec, starts, penalties, along, ROUNDS, said)
     place, gain, error = pick(trip.gain, penalties)
     penalty = float(penalties[place]) if given is None else float(given)
+    weights_penalty = yield from choose_pooling(
+        spec, starts, trip, int(np.flatnonzero(np.array(penalties) == penalty)[0])
+    )
     if given is None and spec.family.joint_starts > 0:
         params = _begin_together(params, trip, penalties)
     choice = Choice(
         penalty, penalty if fixed is None else float(fixed), np.array(penalties), gain, error, trip.gain, trip.error,
-        *noise,
+        *noise, weights_penalty,
     )  # fmt: skip
     return choice, params
+
+
+def choose_pooling(spec: FitSpec, starts: Starts, trip: Trip, place: int) -> Phase[float]:
+    """The penalty of the mixture weights: the best of a few on held-out rows, 0 unless it is clearly better.
+
+    Only the weights of the fits with the chosen penalty are changed, so that one exchange tells.
+    """
+    wanted = getattr(spec.algorithm, "pool_weights", False)
+    if wanted is False or spec.n_components == 1:
+        return 0.0
+    n_sites, count = len(starts.n_rows), len(WEIGHTS_PENALTIES)
+    chosen: Params = map_arrays(lambda leaf: leaf[:, :, place], trip.params)
+    parts = _parts(spec, starts)
+    seen = (starts.n_rows * (1.0 - 1.0 / parts))[:, None, None]
+    middle = np.median(chosen.weights, axis=0)
+    common = middle / middle.sum(axis=-1, keepdims=True)
+    about = to_log_ratio(chosen.weights, common, seen)
+    tried = []
+    for penalty in WEIGHTS_PENALTIES:
+        within = (
+            np.full(about.shape[:-1], penalty)
+            * np.sqrt(spec.n_components - 1.0 + np.log(n_sites))
+            / np.sqrt(seen[..., 0])
+        )
+        within = np.where(np.isnan(within), 0.0, within)
+        weight = np.broadcast_to(capped_rows(starts.n_rows)[:, None], within.shape)
+        rows = np.broadcast_to(seen[..., 0], within.shape)
+        rule = spec.algorithm.rule  # type: ignore[attr-defined]
+        found = rule(about[..., None, :], weight[..., None], within[..., None], rows[..., None],
+                     0.0 * about[0][..., None, :], everyone(n_sites))  # fmt: skip
+        tried.append(from_log_ratio(found.shrunk[..., 0, :], common))
+    fits: Params = map_arrays(
+        lambda leaf: np.broadcast_to(leaf[:, :, None], (n_sites, 2, count, *leaf.shape[2:])), chosen
+    )
+    replies = yield Ask("path_score", ScoreRequest(parts, fits._replace(weights=np.stack(tried, axis=2))))
+    return WEIGHTS_PENALTIES[clearly_best(replies.mail.gain, must=wanted is True)]
+
+
+def clearly_best(gain: Array, *, must: bool = False) -> int:
+    """The place of the best in gains ``(K, M)`` over the first, trimmed over the sites; the first unless it is clear.
+
+    With ``must`` the best of the others, clear or not.
+
+    Examples
+    --------
+    >>> clearly_best(np.array([[0.0, 0.1, -1.0], [0.0, 0.2, -1.0], [0.0, 0.1, -1.0]]))
+    1
+    >>> clearly_best(np.array([[0.0, -0.1], [0.0, 0.2], [0.0, -0.2]]))
+    0
+    """
+    n_sites = len(gain)
+    cut = int(TRIMMED * n_sites)
+    ordered = np.sort(np.nan_to_num(gain, nan=-2.0 * MOST_PER_ROW), axis=0)
+    common = ordered[cut : n_sites - cut].mean(axis=0)
+    best = 1 + int(np.argmax(common[1:]))
+    tame = np.clip(ordered[:, best], ordered[cut, best], ordered[n_sites - 1 - cut, best])
+    kept = (n_sites - 2 * cut) / n_sites
+    error = tame.std(ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.inf
+    return best if must or common[best] > CLEAR * error else 0
+
+
+def _parts(spec: FitSpec, starts: Starts) -> Array:
+    """(K,) in how many parts rows are cut: two where half of them are enough to fit, else four."""
+    enough = float(np.median(starts.n_rows)) >= ENOUGH * spec.n_components
+    return np.full(len(starts.n_rows), 2 if enough else 4)
 
 
 def _begin_together(params: Params, trip: Trip, penalties: tuple[float, ...]) -> Params:
@@ -154,8 +234,7 @@ def walk(
     """Play the fits of a path, two for each penalty, and let the sites judge them."""
     family, n_sites, count = spec.family, len(starts.n_rows), len(penalties)
     algorithm = for_path(spec.algorithm, family.path_steps)
-    enough = float(np.median(starts.n_rows)) >= ENOUGH * spec.n_components
-    parts = np.full(n_sites, 2 if enough else 4)
+    parts = _parts(spec, starts)
     fits: Params = map_arrays(
         lambda leaf: np.broadcast_to(leaf[:, None, None], (n_sites, 2, count, *leaf.shape[1:])), starts.params
     )
@@ -169,7 +248,11 @@ def walk(
         mail: Broadcast = algorithm.broadcast(family, central)
         replies = yield Ask("path_step", PathRequest(parts, mail), told)
         reply: PathReply = replies.mail
-        central, _ = algorithm.central_step(family, central, reply.fits, replies.present)
+        after, _ = algorithm.central_step(family, central, reply.fits, replies.present)
+        moved = in_errors(family, central, after)
+        central = after
+        if np.quantile(moved, 1.0 - TRIMMED, axis=0).max() < SETTLED:
+            break
     replies = yield Ask("path_score", ScoreRequest(parts, central.params))
     judged: ScoreReply = replies.mail
     return Trip(judged.gain, judged.error, central.params)

@@ -115,33 +115,35 @@ def _record(
         penalty=np.asarray(influence.penalty),
         distance=distances(family, after).max(axis=1),
         solver_iterations=influence.iterations,
-        movement_in_errors=heard(_in_errors(family, before, after), last.movement_in_errors),
+        movement_in_errors=heard(in_errors(family, before, after), last.movement_in_errors),
         solver_gap=influence.gap,
     )
 
 
 def _shared_rows(central: Central) -> tuple[Array, Array, Array]:
-    """Rows held (K, R), whether a component sits on the center, and the rows of all that do (R,)."""
-    held = np.maximum(central.params.weights * central.n_rows[:, None], 1.0)
+    """Rows held (K, ..., R), whether a component sits on the center, and the rows of all that do (..., R)."""
+    weights = central.params.weights
+    held = np.maximum(weights * central.n_rows.reshape(-1, *(1,) * (weights.ndim - 1)), 1.0)
     there = (central.params.theta == central.center).all(axis=-1)
     return held, there, np.where(there, held, 0.0).sum(axis=0)
 
 
-def _in_errors(family: Family, before: Central, after: Central) -> Array:
-    """Movement of the sites ``(K,)`` in units of about their standard errors.
+def in_errors(family: Family, before: Central, after: Central) -> Array:
+    """Movement of the sites ``(K, ...)`` in units of about their standard errors.
 
     Those of a parameter in units of the noise are about ``1 / sqrt(rows)``, of the rows that a component holds: at one
     site or, where components sit on the center, at all of these together.
     """
-    params, rows = after.params, after.n_rows[:, None]
+    params = after.params
+    rows = after.n_rows.reshape(-1, *(1,) * (params.weights.ndim - 1))
     held, there, common = _shared_rows(after)
     theta = row_norm(family.to_noise(params.theta - before.params.theta, after.noise))
     theta *= np.sqrt(np.where(there, common, held))
     of_weights = np.sqrt(np.maximum(params.weights * (1.0 - params.weights), 1.0 / rows) / rows)
     weights = np.abs(params.weights - before.params.weights) / of_weights
-    moved = np.maximum(theta, weights).max(axis=1)
+    moved = np.maximum(theta, weights).max(axis=-1)
     if params.noise is not None and before.params.noise is not None:
-        noise = np.abs(params.noise - before.params.noise).max(axis=(1, 2)) * np.sqrt(2.0 * after.n_rows)
+        noise = np.abs(params.noise - before.params.noise).max(axis=(-2, -1)) * np.sqrt(2.0 * rows[..., 0])
         moved = np.maximum(moved, noise)
     return np.asarray(moved)
 

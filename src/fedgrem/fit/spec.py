@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -190,7 +190,7 @@ def _named(what: str, name: str, value: Any) -> Any:
 
 
 def _simple(what: str, name: str, value: Any, hint: Any) -> Any:
-    kinds = get_args(hint) if get_origin(hint) is UnionType or type(hint) is UnionType else (hint,)
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if value is None and NoneType in kinds:
         return None
     found = _of_kind(what, name, value, kinds)
@@ -205,11 +205,8 @@ def _simple(what: str, name: str, value: Any, hint: Any) -> Any:
 def _of_kind(what: str, name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     """The value, if it is one of the kinds that a field may be; None otherwise."""
     for kind in kinds:
-        if get_origin(kind) is Literal:
-            if value in get_args(kind):
-                return value
-            listed = ", ".join(get_args(kind))
-            raise InputError(f"{what} has {name}={str(value)[:40]!r}, expected one of {listed}.")
+        if get_origin(kind) is Literal and isinstance(value, str) and value in get_args(kind):
+            return value
         if kind is bool and isinstance(value, bool):
             return value
         if kind is int and type(value) is int and 0 <= value <= COUNTS.get(name, 2**63):
@@ -236,7 +233,8 @@ def _within(number: float, interval: str) -> bool:
 
 def _words(kinds: tuple[Any, ...]) -> str:
     words = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "null"}
-    return " or ".join(words.get(kind, str(kind)) for kind in kinds)
+    literals = {kind: f"one of {', '.join(get_args(kind))}" for kind in kinds if get_origin(kind) is Literal}
+    return " or ".join((words | literals).get(kind, str(kind)) for kind in kinds)
 
 
 def _given(value: Any) -> Params:

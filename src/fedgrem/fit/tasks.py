@@ -191,31 +191,38 @@ class ScoreReply(NamedTuple):
 
 def path_step(spec: FitSpec, stack: Stack, request: PathRequest) -> PathReply:
     """The algorithm's own local step for every fit of the path, each on the rows that it may see."""
-    replies = []
-    for half, (seen, _) in enumerate(stack.halves(spec.seed, int(request.parts[0]))):
-        sent = map_arrays(lambda leaf, h=half: leaf[:, h] if leaf.ndim > 1 else leaf, request.fits)
-        replies.append(spec.algorithm.local_step(spec.family, seen, sent, spec.seed))
-    first, second = replies
-    fits: Upload = map_arrays(lambda a, b: np.stack([a, b], axis=1), first, second)
+    seen, _ = stack.halves(spec.seed, int(request.parts[0]))
+    reply: Upload = spec.algorithm.local_step(spec.family, seen, _halves_first(request.fits), spec.seed)
+    fits: Upload = map_arrays(lambda leaf: leaf.reshape(len(stack), 2, *leaf.shape[1:]), reply)
     return PathReply(fits, stack.n_rows)
+
+
+def _halves_first(fits: Any) -> Any:
+    """What is sent to the fits of c sites, ``(c, 2, M, ...)``, as that to 2c of them, ``(2c, M, ...)``."""
+
+    def flat(leaf: Array) -> Array:
+        return np.repeat(leaf, 2) if leaf.ndim == 1 else leaf.reshape(-1, *leaf.shape[2:])
+
+    return map_arrays(flat, fits)
 
 
 def path_score(spec: FitSpec, stack: Stack, request: ScoreRequest) -> ScoreReply:
     """Every row judged by the fits that have not seen it: what each penalty gains over the first, per row."""
-    count, total, square = 0.0, 0.0, 0.0
-    for half, (_, unseen) in enumerate(stack.halves(spec.seed, int(request.parts[0]))):
-        params: Params = map_arrays(lambda leaf, h=half: leaf[:, h], request.fits)
-        _, per_row = spec.family.row_scores(unseen, params)
-        # Against the middle of the path, and bounded: alone, a site of few rows may fit so badly that all looks equal.
-        away = per_row - per_row[:, [per_row.shape[1] // 2]]
-        away = np.clip(np.nan_to_num(away, nan=-MOST_PER_ROW), -MOST_PER_ROW, MOST_PER_ROW)
-        away = away - away[:, :1]
-        weight = unseen.weight[:, None]
-        count = count + unseen.n_rows[:, None]
-        total, square = total + (weight * away).sum(axis=-1), square + (weight * away * away).sum(axis=-1)
-    count = np.maximum(count, np.finfo(float).tiny)
-    gain = np.asarray(total / count)
-    variance = np.maximum(square / count - gain * gain, 0.0)
+    _, unseen = stack.halves(spec.seed, int(request.parts[0]))
+    _, per_row = spec.family.row_scores(unseen, _halves_first(request.fits))
+    # Against the middle of the path, and bounded: alone, a site of few rows may fit so badly that all looks equal.
+    away = per_row - per_row[:, [per_row.shape[1] // 2]]
+    away = np.clip(np.nan_to_num(away, nan=-MOST_PER_ROW), -MOST_PER_ROW, MOST_PER_ROW)
+    away -= away[:, :1].copy()
+    weight = unseen.weight[:, None]
+
+    def over_halves(found: Array) -> Array:
+        return np.asarray(found.reshape(len(stack), 2, -1).sum(axis=1))
+
+    count = np.maximum(over_halves(unseen.n_rows), np.finfo(float).tiny)
+    gain = over_halves((weight * away).sum(axis=-1)) / count
+    square = over_halves((weight * away * away).sum(axis=-1)) / count
+    variance = np.maximum(square - gain * gain, 0.0)
     return ScoreReply(gain, np.sqrt(variance / np.maximum(count - 1.0, 1.0)), stack.n_rows)
 
 
@@ -270,7 +277,7 @@ def look(spec: FitSpec, stack: Stack, center: Params) -> Look:
         now = center
         scale = family.open(stack, center.noise, stack.rows.shape[-1])
         for _ in range(LOOK_STEPS):
-            sums = family.expect(stack, now, scale)
+            sums = family.expect(stack, now, scale, scored=False)
             if not free:
                 now = now._replace(weights=weights_of(sums))
                 continue
@@ -299,7 +306,7 @@ def information(spec: FitSpec, stack: Stack, params: Params) -> Information:
     i, j = np.tril_indices(matrix.shape[-1])
     packed = matrix[:, i, j]
     packed = np.where(np.isfinite(packed).all(axis=1, keepdims=True), packed, 0.0)
-    held = weights_of(spec.family.expect(stack, params))
+    held = weights_of(spec.family.expect(stack, params, scored=False))
     return Information(Params(held, params.theta), packed, stack.n_rows)
 
 

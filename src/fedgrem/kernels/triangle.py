@@ -49,15 +49,12 @@ def symmetric(packed: Array) -> Array:
 def safe_cholesky(matrix: Array) -> Array:
     """Cholesky factors ``(..., p, p)``; of a matrix that is not positive definite, of the nearest one that is.
 
-    NumPy's raises for a whole batch if one site's is singular.
+    NumPy's raises for a whole batch if one site's is singular. What is not a number stays so, whatever its neighbours.
     """
     try:
         return np.asarray(np.linalg.cholesky(matrix))
     except np.linalg.LinAlgError:
-        size = matrix.shape[-1]
-        flat = np.where(np.isfinite(matrix).all(axis=(-2, -1), keepdims=True), matrix, np.eye(size)).reshape(
-            -1, size, size
-        )
+        flat = matrix.reshape(-1, *matrix.shape[-2:])
         return np.stack([_nearest_cholesky(one) for one in flat]).reshape(matrix.shape)
 
 
@@ -65,6 +62,8 @@ def _nearest_cholesky(matrix: Array) -> Array:
     try:
         return np.asarray(np.linalg.cholesky(matrix))
     except np.linalg.LinAlgError:
+        if not np.isfinite(matrix).all():
+            return np.full(matrix.shape, np.nan)
         values, axes = np.linalg.eigh(0.5 * (matrix + matrix.T))
         least = max(1e-12 * float(values[-1]), 1e-12)
         whole = (axes * np.maximum(values, least)) @ axes.T
