@@ -14,19 +14,19 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+from fedgrem.algorithms.rounds import LoopState
+from fedgrem.algorithms.start import StartPlan
+from fedgrem.kernels.precision import precision
 from rich.console import Console
 from rich.table import Table
 from sklearn.mixture import GaussianMixture
 
 from fedgrem import FederatedGaussianMixture
 from fedgrem.algorithms.fedgrem import FedGrEM
-from fedgrem.algorithms.rounds import LoopState
-from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation
 from fedgrem.engines import InProcess
 from fedgrem.engines.inprocess import BLOCK
 from fedgrem.families import Gaussian
-from fedgrem.kernels.precision import precision
 from fedgrem.types import Params
 
 SHAPES = [(10, 150, 10, 5), (44, 200, 16, 10), (100, 560, 10, 10)]

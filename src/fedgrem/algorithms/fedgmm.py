@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -92,7 +92,7 @@ class FedGMM(Options):
 
     def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
         """Begin at the given starts, with unit covariances, knowing nothing of the covariates."""
-        n_sites, n_components, width = start.theta.shape
+        _, n_components, width = start.theta.shape
         if isinstance(family, Gaussian):
             central = plain_start(start, n_rows)
             return central._replace(extra=Gaussians(central.center, np.tile(np.eye(width), (n_components, 1, 1))))
@@ -181,7 +181,7 @@ class FedGMM(Options):
             center, noise = after.mean, None
             if central.noise is not None:
                 noise = _structured(family, after.covariance, average(weights, share))
-            extra = after
+            extra: Any = after
         else:
             assert isinstance(family, LinearRegression)
             state: JointState = central.extra

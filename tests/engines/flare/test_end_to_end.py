@@ -225,7 +225,7 @@ def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_a
     wait_for_sites(place, list(NAMES), 60.0)
     second = Watched(place, run).join()
     assert second.error is None
-    assert second.rounds[0] > 25, ""
+    assert second.rounds[0] == 1, "the journal is played again, and then it goes on"
     assert second.rounds[-1] == OPTIONS["max_rounds"]
 
     finished = second.finished
