@@ -285,7 +285,8 @@ class BaseFederatedMixture(FittedMixture):
         path, n_sites = result.path, len(result.site_names)
         self.penalty_ = float(path["penalty"]) if path else self._given_penalty()
         self.noise_penalty_ = float(path["noise_penalty"]) if path else self._noise_penalty()
-        self.weights_penalty_ = float(path["weights_penalty"]) if path else 0.0
+        pooled = getattr(as_algorithm(self.algorithm), "pool_weights", False) is True
+        self.weights_penalty_ = float(path["weights_penalty"]) if path else self.penalty_ * pooled
         told = ("penalties", "gain", "error", "site_gain", "site_error", "noise_penalties", "noise_gain", "noise_error")
         self.penalty_path_ = {name: path[name] for name in told} if path else {}
         unknown = np.full(n_sites, np.nan)
