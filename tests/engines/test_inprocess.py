@@ -3,13 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fedgrem.algorithms.rounds import LoopState
+from fedgrem.algorithms.start import StartPlan
 
 from fedgrem.algorithms.base import Engine
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.local import LocalEM
 from fedgrem.algorithms.pooled import PooledEM
-from fedgrem.algorithms.rounds import LoopState
-from fedgrem.algorithms.start import StartPlan
 from fedgrem.data import federation as federation_module
 from fedgrem.engines import InProcess, inprocess
 from fedgrem.engines.inprocess import BLOCK, _all_at_once, _group_by_group

@@ -80,7 +80,7 @@ def _units(family: Family) -> UnitsPlan:
 
 
 def _fields(spec: FitSpec, task: str) -> list[tuple[str, int, str]]:
-    declared = Declaration(spec, N_COLUMNS).reply(task)
+    declared = Declaration(spec, N_COLUMNS).forms(task)[-1].reply
     rows = []
     for name, leaf in named_arrays(declared):
         word = name.rpartition(".")[2]
