@@ -57,7 +57,7 @@ WORDS = {
     "covariates": "posterior sums of the covariates and of products of two of them",
     "regressions": "posterior sums of products of covariates and response, per component",
     "difference": "posterior sums less what was expected of the site, compressed",
-    "rest": "mean products of two columns",
+    "rest": "sums of products of two columns, or of the squared response, over all rows",
 }
 """What the fields are, by the last part of their names."""
 
