@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
-from fedgrem.compiled import keep_compiled_programs
 from fedgrem.data.simulate import simulate
 from fedgrem.studies.runner import read_lines
 
@@ -30,7 +29,7 @@ def choose(arguments, h, seed):
     if arguments.penalty is not None:
         options["penalty"] = arguments.penalty
     if arguments.model == "gmm":
-        model = FederatedGaussianMixture(covariance=arguments.covariance, **options)
+        model = FederatedGaussianMixture(covariance_type=arguments.covariance, **options)
     else:
         model = FederatedRegressionMixture(noise=arguments.noise, **options)
     begin = time.perf_counter()
@@ -66,7 +65,6 @@ def main():
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--out", type=Path, help="JSON lines, one per choice; what is there is not done again")
     arguments = parser.parse_args()
-    keep_compiled_programs()
     done = [] if arguments.out is None else read_lines(arguments.out)
     known = {(line["h"], line["seed"]) for line in done}
     for seed in range(arguments.seeds):

@@ -15,9 +15,9 @@ from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.data.simulate import CENTERS, simulate
 
 CELLS: dict[str, tuple[str, Any]] = {
-    "gmm-identity": ("gmm", lambda: FederatedGaussianMixture(5, covariance="identity", random_state=0)),
+    "gmm-identity": ("gmm", lambda: FederatedGaussianMixture(5, covariance_type="identity", random_state=0)),
     "gmm-tied": ("gmm", lambda: FederatedGaussianMixture(5, random_state=0)),
-    "mor-unit": ("mor", lambda: FederatedRegressionMixture(5, random_state=0)),
+    "mor-unit": ("mor", lambda: FederatedRegressionMixture(5, noise="unit", random_state=0)),
 }
 
 

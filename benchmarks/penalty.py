@@ -1,26 +1,26 @@
 """What choosing the penalty costs and gains: `python benchmarks/penalty.py --model gmm --similarity 0 1 --hostile 1`.
 
-For every seed, all fits begin at the same starts: with the chosen penalty, with each of twelve fixed ones as in the
-paper, and alone. Errors are those of the component parameters over the honest sites: the largest, as the paper's
-figures have it, and the root mean square. "best" is the fixed penalty that is best in hindsight for all seeds together.
+For every seed, all fits begin at the same starts: with the chosen penalty, with each of twelve fixed ones and the
+paper's central problem, and alone. Errors are those of the component parameters over the honest sites: the largest, as
+the paper's figures have it, and the root mean square. "best" is the fixed penalty that is best in hindsight for all
+seeds together.
 """
 
 import argparse
 import time
+from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from fedgrem.algorithms.fedgrem import FedGrEM
-from fedgrem.algorithms.path import PENALTIES
-from fedgrem.algorithms.plan import Plan
-from fedgrem.algorithms.rounds import run
-from fedgrem.algorithms.search import find_starts
 from fedgrem.data.simulate import Simulation, simulate
 from fedgrem.engines.inprocess import InProcess
-from fedgrem.kernels.precision import precision
+from fedgrem.fit.fit import run
+from fedgrem.fit.spec import FitSpec
 from fedgrem.studies.cells import set_up
-from fedgrem.types import FitResult, NumpyArray
+from fedgrem.studies.starts import from_starts, search_starts
+from fedgrem.types import Array, FitResult
 
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, np.inf)
 
@@ -33,26 +33,26 @@ def errors(result: FitResult, truth: Simulation) -> tuple[float, float]:
     return float(np.sqrt(away.max())), float(np.sqrt(away.mean()))
 
 
-def one_seed(model: str, h: float, hostile: int, seed: int) -> tuple[NumpyArray, NumpyArray]:
+def one_seed(model: str, h: float, hostile: int, seed: int) -> tuple[Array, Array]:
     """Errors ``(2 + 12, 2)`` of: chosen, chosen without fallback, fixed ones; and seconds of a fit and of a choice."""
     truth = simulate(model, h=h, seed=seed, n_outliers=hostile)
-    family, federation, plan = set_up(model, truth, seed)
-    fast = {"local_steps": 10, "memory": 5}
-    ours = FedGrEM(family, penalty_rows="component", center_solver="redescending", **fast)
+    spec, federation = set_up(model, truth, seed)
     began = time.perf_counter()
-    starts = find_starts(InProcess(ours, federation, plan.start), plan, family)
+    starts = search_starts(spec, federation)
     searched = time.perf_counter() - began
-    plan = plan._replace(given=starts.params, align=False, max_rounds=300)
+    spec = replace(from_starts(spec, starts), max_rounds=300)
+    ours = replace(spec, algorithm=FedGrEM(), penalty=None)
+    papers = replace(spec, algorithm=FedGrEM("huber", penalty_rows="site"))
 
-    def fit(algorithm: FedGrEM, plan: Plan) -> tuple[FitResult, float]:
+    def fit(spec: FitSpec) -> tuple[FitResult, float]:
         began = time.perf_counter()
-        result = run(algorithm, InProcess(algorithm, federation, plan.start), plan)
+        result = run(spec, InProcess(federation, spec))
         return result, time.perf_counter() - began
 
-    chosen, together = fit(ours, plan._replace(path=PENALTIES, fallback=True))
+    chosen, together = fit(replace(ours, fallback=True))
     # Where no site was given its own fit back, there is nothing to compare.
-    only = fit(ours, plan._replace(path=PENALTIES))[0] if chosen.path["released"].any() else chosen
-    fixed = [fit(FedGrEM(family, penalty=c, **fast), plan) for c in GRID]
+    only = fit(ours)[0] if chosen.path["local_only"].any() else chosen
+    fixed = [fit(replace(papers, penalty=c)) for c in GRID]
     found = [errors(result, truth) for result in (chosen, only, *(result for result, _ in fixed))]
     seconds = np.array([searched + fixed[6][1], searched + together, float(chosen.path["penalty"])])
     return np.array(found), seconds
@@ -70,8 +70,7 @@ def main() -> None:
     for model in arguments.model:
         for hostile in arguments.hostile:
             for h in arguments.similarity:
-                with precision("float64"):
-                    cells = [one_seed(model, h, hostile, seed) for seed in range(arguments.seeds)]
+                cells = [one_seed(model, h, hostile, seed) for seed in range(arguments.seeds)]
                 mean = np.mean([errors for errors, _ in cells], axis=0)
                 ours, fixed = mean[0], mean[2:]
                 seconds = np.array([told for _, told in cells])
@@ -82,7 +81,7 @@ def main() -> None:
                     for j, name in enumerate(("max", "rms"))
                 ]
                 cost = np.median(seconds[1:, 1] / seconds[1:, 0]) if len(seconds) > 1 else np.nan
-                print(f"{model} h={h:g} hostile={hostile}: {' | '.join(parts)}")
+                print(f"{model} h={h:g} hostile={hostile}: {' | '.join(parts)}", flush=True)
                 print(
                     f"    chosen C median {np.median(seconds[:, 2]):g}; time of a fit with choice / one fit {cost:.2f}"
                 )

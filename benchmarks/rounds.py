@@ -10,27 +10,27 @@ package's default fits, in which far sites have no say.
 """
 
 import argparse
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.fedgrem import FedGrEM
-from fedgrem.algorithms.path import LOCAL_STEPS, MEMORY
-from fedgrem.algorithms.plan import Plan
-from fedgrem.algorithms.registry import steady_penalty
-from fedgrem.algorithms.rounds import Saved, run
-from fedgrem.algorithms.search import find_starts
+from fedgrem.algorithms.base import Pull
+from fedgrem.algorithms.fedgrem import FedGrEM, State
 from fedgrem.data.simulate import simulate
-from fedgrem.engines import inprocess
-from fedgrem.kernels.precision import precision
+from fedgrem.engines.inprocess import InProcess
+from fedgrem.fit.conversation import converse, everyone
+from fedgrem.fit.rounds import play_rounds
+from fedgrem.fit.starts import steady_penalty
 from fedgrem.studies.cells import set_up
-from fedgrem.types import NumpyArray, Params
+from fedgrem.studies.starts import search_starts
+from fedgrem.types import Array, Central, Params
 
 CLOSE = 1e-3
 MOST_ROUNDS = 4000
 CENTERS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "default": {"center_solver": "redescending", "penalty_rows": "component"},
+    "paper": {"center": "huber", "penalty_rows": "site"},
+    "default": {},
 }
 
 
@@ -51,33 +51,45 @@ class Told(NamedTuple):
     """How far fifty plain rounds lead away from our end."""
 
 
+class Watched(FedGrEM):
+    """FedGrEM whose center is looked at after every round."""
+
+    def central_step(self, family: Any, central: Central, uploads: Any, present: Array) -> Any:
+        """The same, and keep the parameters."""
+        after, influence = super().central_step(family, central, uploads, present)
+        kept.append(after.params)
+        return after, influence
+
+
+kept: list[Params] = []
+
+
 def one_seed(model: str, h: float, hostile: int, seed: int, center: dict[str, Any], n_steps: int) -> Told:
     """Play the three kinds of rounds from the same starts."""
     truth = simulate(model, h=h, seed=seed, n_outliers=hostile)
-    family, federation, plan = set_up(model, truth, seed)
-    plain = FedGrEM(family, **center)
-    starts = find_starts(inprocess.InProcess(plain, federation, plan.start), plan, family)
-    plan = plan._replace(given=starts.params, align=False, tol=1e-12, max_rounds=MOST_ROUNDS)
+    spec, federation = set_up(model, truth, seed)
+    starts = search_starts(replace(spec, algorithm=FedGrEM(local_steps=1, memory=0, **center)), federation)
+    n_rows = np.array([float(len(site.rows)) for site in federation.sites])
+    pull = Pull(np.asarray(spec.penalty), np.asarray(spec.penalty), everyone(len(n_rows)))
 
-    def trace(algorithm: FedGrEM, plan: Plan = plan) -> tuple[NumpyArray, Params]:
+    def trace(start: Params, *, settled: bool = False, **options: Any) -> tuple[Array, Params]:
         """The honest sites' parameters after every round, ``(T, K, R, q)``, and where all sites end."""
-        kept: list[NumpyArray] = []
-        last: list[Params] = []
+        algorithm = Watched(**center, **options)
+        tol, most = (0.0, 50) if settled else (1e-12, MOST_ROUNDS)
+        own = replace(spec, algorithm=algorithm, tol=tol, max_rounds=most)
+        central = algorithm.begin(own.family, start, n_rows, pull)
+        if settled:  # lambda is where it stays
+            state: State = central.extra
+            lasting = np.asarray(steady_penalty(own, len(n_rows), start.theta.shape[-1]))
+            central = central._replace(extra=state._replace(penalty=lasting))
+        kept.clear()
+        converse(play_rounds(own, central), InProcess(federation, own))
+        return np.stack([params.theta[truth.honest] for params in kept]), kept[-1]
 
-        def keep(saved: Saved) -> None:
-            last[:] = [saved.state.central.params]
-            kept.append(np.asarray(last[0].theta)[truth.honest])
-
-        run(algorithm, inprocess.InProcess(algorithm, federation, plan.start), plan, keep=keep)
-        return np.stack(kept), last[0]
-
-    slow, _ = trace(plain)
-    steps = slow if n_steps == 1 else trace(FedGrEM(family, local_steps=n_steps, **center))[0]
-    ours, reached = trace(FedGrEM(family, local_steps=n_steps, memory=MEMORY, **center))
-    lasting = steady_penalty(plain.penalty, plain.penalty_decay, ours.shape[-1], len(federation.sites))
-    after, _ = trace(
-        FedGrEM(family, penalty_start=lasting, **center), plan._replace(given=reached, tol=0.0, max_rounds=50)
-    )
+    slow, _ = trace(starts, local_steps=1, memory=0)
+    steps = slow if n_steps == 1 else trace(starts, local_steps=n_steps, memory=0)[0]
+    ours, reached = trace(starts, local_steps=n_steps)
+    after, _ = trace(reached, settled=True, local_steps=1, memory=0)
     end, by_steps = slow[-1], steps[-1]
     return Told(
         rounds_to(slow, end),
@@ -89,7 +101,7 @@ def one_seed(model: str, h: float, hostile: int, seed: int, center: dict[str, An
     )
 
 
-def rounds_to(path: NumpyArray, end: NumpyArray) -> int:
+def rounds_to(path: Array, end: Array) -> int:
     """After how many rounds a path is, and stays, close to this end; one more than it has if it does not."""
     off = np.flatnonzero(np.abs(path - end).max(axis=(1, 2, 3)) > CLOSE)
     return int(off[-1]) + 2 if len(off) else 1
@@ -102,18 +114,16 @@ def main() -> None:
     parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 0.5, 1.0, 1.5, 2.0], metavar="h")
     parser.add_argument("--hostile", type=int, default=1)
     parser.add_argument("--center", choices=tuple(CENTERS), default="paper")
-    parser.add_argument("--local-steps", type=int, default=LOCAL_STEPS, help="of a site in a round; 1 is the paper's")
+    parser.add_argument("--local-steps", type=int, default=10, help="of a site in a round; 1 is the paper's")
     parser.add_argument("--seeds", type=int, default=20)
     arguments = parser.parse_args()
-    inprocess.BLOCK = 1  # every round is to be seen
     for model in arguments.model:
         for h in arguments.similarity:
-            with precision("float64"):
-                center = CENTERS[arguments.center]
-                cells = [
-                    one_seed(model, h, arguments.hostile, seed, center, arguments.local_steps)
-                    for seed in range(arguments.seeds)
-                ]
+            center = CENTERS[arguments.center]
+            cells = [
+                one_seed(model, h, arguments.hostile, seed, center, arguments.local_steps)
+                for seed in range(arguments.seeds)
+            ]
             found = Told(*np.array(cells).T)
             same, same_by_steps, lasting = (
                 np.mean(apart < 1e-6) for apart in (found.apart, found.apart_by_steps, found.moved)

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from fedgrem.engines.flare.declaration import CENSUS, STEP, Order
+from fedgrem.engines.flare.roster import Rules
+from fedgrem.engines.flare.site import Settings, SiteAtWork
+from fedgrem.engines.flare.wire import encode
 from rich.console import Console
 from rich.table import Table
 
 from fedgrem import FederatedGaussianMixture
 from fedgrem.cli.sites_demo import free_port, running
 from fedgrem.data.federation import Federation
-from fedgrem.engines.flare.declaration import CENSUS, STEP, Order
 from fedgrem.engines.flare.kit import init_study
 from fedgrem.engines.flare.operate import Fit, begin, carry_out
-from fedgrem.engines.flare.roster import Rules
 from fedgrem.engines.flare.simulator import fit_in_simulator
-from fedgrem.engines.flare.site import Settings, SiteAtWork
-from fedgrem.engines.flare.wire import encode
 from fedgrem.estimators.network import recipe_for
 from fedgrem.types import Broadcast, Params
 

@@ -14,17 +14,20 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
-from fedgrem.algorithms.verdicts import FALSE_ALARM, SUSPECT
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.simulate import simulate
+from fedgrem.fit.verdicts import FALSE_ALARM, SUSPECT
 
+IDENTITY = {"covariance_type": "identity"}
 SETTINGS = {
-    "gmm-identity": ("gmm", {"covariance": "identity"}),
+    "gmm-identity": ("gmm", IDENTITY),
     "gmm": ("gmm", {}),
-    "mor": ("mor", {}),
-    "gmm-alone": ("gmm", {"covariance": "identity", "penalty": 0.0}),
-    "gmm-common": ("gmm", {"covariance": "identity", "penalty": np.inf}),
-    "gmm-local-em": ("gmm", {"covariance": "identity", "algorithm": "local-em"}),
-    "gmm-fedem": ("gmm", {"covariance": "identity", "algorithm": "fedem"}),
+    "mor": ("mor", {"noise": "unit"}),
+    "gmm-alone": ("gmm", IDENTITY | {"penalty": 0.0}),
+    # With one answer for all, sites that are far off have a say at the center, as in the paper.
+    "gmm-common": ("gmm", IDENTITY | {"penalty": np.inf, "algorithm": FedGrEM("huber", penalty_rows="site")}),
+    "gmm-local-em": ("gmm", IDENTITY | {"algorithm": "local-em"}),
+    "gmm-fedem": ("gmm", IDENTITY | {"algorithm": "fedem"}),
 }
 UNEQUAL = [40, 60, 80, 100, 150, 150, 200, 400, 1000, 150]
 

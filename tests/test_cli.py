@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedgrem import FederatedRegressionMixture, __version__, load_model
+from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, __version__, load_model
 from fedgrem.cli import main
 from fedgrem.cli.screen import warnings_as_notices
 from fedgrem.cli.tables import print_summary
@@ -157,6 +157,26 @@ def test_a_regression_predicts_the_response_and_with_it_the_component(folder, tm
     assert capsys.readouterr().out.startswith("row,site,expected\n")
 
 
+def test_the_command_line_and_the_class_give_one_answer_by_default(folder, tmp_path):
+    data = pl.read_csv(folder / "data.csv")
+    fit = ["fit", folder / "data.csv", "--site", "hospital", "--components", 2]
+    assert run(*fit, "--columns", "b", "--target", "y", "--out", tmp_path / "lines") == 0
+    lines = FederatedRegressionMixture(2, random_state=0).fit(data.select("b"), data["y"], sites=data["hospital"])
+    assert run(*fit, "--columns", "a,b", "--out", tmp_path / "groups") == 0
+    groups = FederatedGaussianMixture(2, random_state=0).fit(data.select("a", "b"), sites=data["hospital"])
+    for folder_name, model in (("lines", lines), ("groups", groups)):
+        loaded = load_model(tmp_path / folder_name)
+        assert repr(loaded.get_params()) == repr(model.get_params())
+        for name, value in model.fitted_values().items():
+            np.testing.assert_equal(getattr(loaded, name), value, err_msg=name)
+
+
+def test_show_prints_what_the_summary_of_a_model_says(model, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("show", model) == 0
+    assert capsys.readouterr().out == load_model(model).summary() + "\n"
+
+
 def test_show_gives_tables_or_json(model, capsys):
     assert run("show", model) == 0
     out = capsys.readouterr().out
@@ -179,13 +199,13 @@ def test_show_names_components_of_which_a_site_has_no_rows(tmp_path, monkeypatch
     assert run("show", tmp_path, "--json") == 0
     plain = json.loads(capsys.readouterr().out)
     assert [site["vanished"] for site in plain["sites"]] == [[0, 2], [], [], []]
-    del fitted.vanished_
+    fitted.vanished_[:] = False
     assert run("show", tmp_path) == 0
     assert "next to no rows" not in capsys.readouterr().out
 
 
 def test_the_parameters_that_are_shown_do_not_depend_on_units():
-    fitted = made_up(3, 21, 2)
+    fitted = made_up(3, 21, 2, covariance_type="tied")
     fitted.center_[:, 0] = 0.0, 1000.0
     fitted.center_covariances_ = np.diag([1e12, *np.ones(20)])[None]
     shown = re.findall(r"^x\d+", summary_text(fitted), flags=re.MULTILINE)
@@ -193,7 +213,7 @@ def test_the_parameters_that_are_shown_do_not_depend_on_units():
 
 
 def test_show_tells_intercepts_and_where_the_sites_it_leaves_out_are(tmp_path, monkeypatch, capsys):
-    fitted = made_up(21, 2, 2, cls=FederatedRegressionMixture)
+    fitted = made_up(21, 2, 2, cls=FederatedRegressionMixture, noise="shared")
     fitted.center_intercept_ = np.array([1.5, -2.5])
     monkeypatch.setattr("fedgrem.cli.files.load", lambda _: SimpleNamespace(model=fitted))
     assert run("show", tmp_path) == 0

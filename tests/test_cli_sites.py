@@ -9,17 +9,18 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs fedgrem[flare]")
 
+from fedgrem.engines.flare.center import fit_over_network
+from fedgrem.engines.flare.guard import LOG
+from fedgrem.engines.flare.recipe import Recipe
+from fedgrem.engines.flare.roster import Rules
+from fedgrem.engines.flare.watch import count_lines, follow
+
 from fedgrem import FederatedGaussianMixture, load_model
 from fedgrem.cli import main
 from fedgrem.cli.sites_demo import free_port
 from fedgrem.cli.sites_fit import cost_of, save_fitted
-from fedgrem.engines.flare.center import fit_over_network
-from fedgrem.engines.flare.guard import LOG
 from fedgrem.engines.flare.kit import Study
 from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, read_fit, run_folder
-from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.roster import Rules
-from fedgrem.engines.flare.watch import count_lines, follow
 from fedgrem.errors import InputError
 from fedgrem.estimators.network import recipe_for
 from tests.engines.flare.studies import NAMES, AtHand, rows_of

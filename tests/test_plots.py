@@ -4,7 +4,6 @@ import sys
 import numpy as np
 import pytest
 
-from fedgrem import FederatedGaussianMixture
 from fedgrem.errors import InputError, MissingExtraError
 from fedgrem.plots import (
     MOST_ROWS,
@@ -16,39 +15,14 @@ from fedgrem.plots import (
     plot_sites,
     plot_weights,
 )
+from tests.report.models import made_up
 
 PLOTS = [plot_sites, plot_distances, plot_convergence, plot_weights]
 
 
-def fitted(n_sites=5, n_features=3, n_components=2):
-    """A model as a fit would leave it: most components at the center, some near it, the last site far away."""
-    generator = np.random.default_rng(0)
-    model = FederatedGaussianMixture(n_components)
-    center = 4.0 * generator.normal(size=(n_components, n_features))
-    moved = generator.normal(size=(n_sites, n_components, n_features)) * (
-        generator.random((n_sites, n_components, 1)) < 0.4
-    )
-    moved[0], moved[-1] = 0.0, 25.0
-    model.site_names_ = np.array([f"site-{k}" for k in range(n_sites)])
-    model.means_, model.center_ = center + moved, center
-    model.weights_ = generator.dirichlet(np.ones(n_components), size=n_sites)
-    model.center_weights_ = np.full(n_components, 1.0 / n_components)
-    model.site_distance_ = np.linalg.norm(moved, axis=-1)
-    model.at_center_ = model.site_distance_ == 0.0
-    model.n_rows_ = np.full(n_sites, 100.0)
-    model.site_verdict_ = np.array(["similar"] * (n_sites - 1) + ["suspect"])
-    falling = 10.0 ** -np.arange(8.0)
-    model.history_ = {
-        "movement": falling[:, None] * np.linspace(0.0, 1.0, n_sites),
-        "center_movement": falling,
-        "penalty": np.full(8, 4.0),
-    }
-    return model
-
-
 @pytest.fixture(scope="module")
 def model():
-    return fitted()
+    return made_up()
 
 
 @pytest.mark.parametrize("plot", PLOTS)
@@ -67,12 +41,12 @@ def test_every_plot_draws_on_given_axes(model, plot):
 
 @pytest.mark.parametrize(("n_features", "n_components"), [(1, 2), (2, 1), (3, 1), (4, 2), (2, 10), (20, 30)])
 def test_sites_can_be_drawn_in_any_dimension(n_features, n_components, tmp_path):
-    overview_figure(fitted(4, n_features, n_components)).savefig(tmp_path / "overview.png")
+    overview_figure(made_up(4, n_features, n_components)).savefig(tmp_path / "overview.png")
 
 
 def test_the_axes_say_what_they_are(model):
     assert "principal direction 1 of the centers" in plot_sites(model).get_xlabel()
-    assert plot_sites(fitted(3, 2)).get_xlabel() == "x0"
+    assert plot_sites(made_up(3, 2)).get_xlabel() == "x0"
 
 
 def test_the_suspect_site_is_named_in_the_legend(model):
@@ -81,7 +55,7 @@ def test_the_suspect_site_is_named_in_the_legend(model):
 
 
 def test_a_long_legend_does_not_squeeze_the_sites(tmp_path):
-    model = fitted(n_sites=12)
+    model = made_up(n_sites=12)
     model.site_verdict_[:] = "similar"
     model.site_verdict_[-5:] = "suspect"
     model.site_names_ = np.array([f"hospital-of-a-long-name-{k}" for k in range(12)])
@@ -97,7 +71,7 @@ def test_a_zero_distance_is_marked_in_the_heat_map(model):
 
 
 def test_many_sites_are_cut_to_the_oddest_and_the_title_says_so():
-    many = fitted(MOST_ROWS + 5)
+    many = made_up(MOST_ROWS + 5)
     for plot in (plot_distances, plot_weights):
         ax = plot(many)
         assert len(ax.get_yticklabels()) == MOST_ROWS

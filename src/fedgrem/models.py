@@ -12,8 +12,9 @@ from fedgrem import __version__
 from fedgrem.errors import InputError, ModelFileError
 from fedgrem.estimators import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.fit.spec import as_plain, read_algorithm
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a saved model can no longer be read by older releases."""
 CLASSES: dict[str, type[BaseFederatedMixture]] = {
     cls.__name__: cls for cls in (FederatedGaussianMixture, FederatedRegressionMixture, FederatedMixture)
@@ -32,7 +33,11 @@ def save_model(model: BaseFederatedMixture, folder: str | Path) -> Path:
     values = {name: _shelve(f"fit/{name}", value, arrays) for name, value in model.fitted_values().items()}
     parameters = {}
     for name, value in model.get_params(deep=False).items():
-        if not callable(value):
+        if name in ("weights_init", f"{model._theta_name}_init") and value is not None:
+            value = np.asarray(value, dtype=float)  # lists will do in a fit
+        if name == "algorithm" and not isinstance(value, str):
+            parameters[name] = {"algorithm": as_plain(value)}
+        elif not callable(value):
             parameters[name] = _shelve(f"parameter/{name}", value, arrays)
     document = {
         "format": FORMAT,
@@ -69,9 +74,10 @@ def load_model(folder: str | Path, **functions: Any) -> BaseFederatedMixture:
         raise ModelFileError(f"the model in {path} cannot be read ({error}); save it again.") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else None
+        wrote = document.get("fedgrem", "unknown") if isinstance(document, dict) else "unknown"
         raise ModelFileError(
-            f"the model in {path} has format {found!r}, this fedgrem {__version__} reads format {FORMAT}; "
-            "use the release that wrote it, or fit again."
+            f"the model in {path} has format {found!r}, written by fedgrem {wrote}; this fedgrem {__version__} reads "
+            f"format {FORMAT}. Fit it again, or open it with the release that wrote it."
         )
     return _rebuild(path, document, arrays, functions)
 
@@ -87,8 +93,8 @@ def _rebuild(
             setattr(model, name, _unshelve(value, arrays))
     except KeyError as error:
         raise ModelFileError(f"the model in {path} lacks {error}; it is damaged, save it again.") from error
-    except TypeError as error:
-        raise ModelFileError(f"the model in {path} does not fit this fedgrem {__version__}: {error}.") from error
+    except (TypeError, InputError) as error:
+        raise ModelFileError(f"the model in {path} does not fit this fedgrem {__version__}: {error}") from error
     return model
 
 
@@ -117,6 +123,8 @@ def _plain(value: Any) -> Any:
 def _unshelve(value: Any, arrays: dict[str, Any]) -> Any:
     if not isinstance(value, dict):
         return value
+    if "algorithm" in value:
+        return read_algorithm(value["algorithm"])
     if "array" in value:
         return arrays[value["array"]]
     if "objects" in value:

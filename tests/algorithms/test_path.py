@@ -6,12 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import multivariate_normal
-
-from fedgrem import FederatedGaussianMixture
-from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.path import (
     MOST_PER_ROW,
     PENALTIES,
@@ -25,6 +19,12 @@ from fedgrem.algorithms.path import (
     path_score,
     pick,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
+
+from fedgrem import FederatedGaussianMixture
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import simulate
 from fedgrem.errors import InputError

@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.rounds import LoopState, _advance, run, tolerated_stragglers
 from fedgrem.algorithms.start import StartPlan
+
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.engines import InProcess
 from fedgrem.engines.inprocess import BLOCK
 from fedgrem.types import Params

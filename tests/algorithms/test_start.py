@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.start import Prior, StartPlan, _thinned, em
+
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.federation import Federation
 from fedgrem.engines import InProcess
 from fedgrem.families.base import expect

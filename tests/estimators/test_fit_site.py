@@ -61,7 +61,7 @@ def test_a_far_site_that_joins_is_suspect_and_keeps_the_centers_labels(model):
 
 
 def test_an_infinite_pull_leaves_a_new_site_at_the_center():
-    model = fit(federation(hostile=False), covariance="identity", penalty=np.inf)
+    model = fit(federation(hostile=False), covariance_type="identity", penalty=np.inf)
     model.fit_site(newcomer(shift=0.5), name="new")
     np.testing.assert_array_equal(model.means_[-1], model.center_)
 
@@ -82,7 +82,6 @@ def test_a_regression_in_its_own_units_takes_one_more_site():
         model.fit_site(rows["site-2"], name="more")
 
 
-@pytest.mark.slow
 def test_a_custom_mixture_takes_one_more_site():
     generator = np.random.default_rng(0)
     rows = {f"site-{k}": generator.poisson(3.0, size=(50, 1)).astype(float) for k in range(4)}
@@ -117,8 +116,8 @@ def test_other_columns_are_refused(model):
 
 
 def test_a_model_without_a_center_takes_nobody():
-    model = fit(federation(), covariance="identity", algorithm="local-em")
-    with pytest.raises(InputError, match="algorithm='local-em' fitted every site alone, and has no center"):
+    model = fit(federation(), covariance_type="identity", algorithm="local-em", penalty="auto")
+    with pytest.raises(InputError, match="Local-EM fitted every site alone, and has no center"):
         model.fit_site(newcomer(), name="new")
     with pytest.raises(NotFittedError):
         FederatedGaussianMixture().fit_site(newcomer(), name="new")

@@ -8,26 +8,27 @@ from fedgrem import FederatedGaussianMixture
 from fedgrem.errors import InputError
 from fedgrem.report import summarize
 
-PATH = {"penalty_path_", "covariance_penalty_", "site_gain_", "site_gain_se_", "fitted_alone_"}
 
-
-def test_what_only_an_estimated_covariance_has_is_gone_without_one():
+def test_a_second_fit_finds_what_a_fresh_one_would():
     rows, _ = sites(n_sites=3, n=60)
     model = FederatedGaussianMixture(3, **FAST).fit(rows)
-    assert hasattr(model, "covariances_")
-    again = model.set_params(covariance="identity").fit(rows)
-    fresh = FederatedGaussianMixture(3, covariance="identity", **FAST).fit(rows)
-    assert set(again.fitted_values()) == set(fresh.fitted_values())
-    assert not hasattr(again, "scale_")
+    again = model.set_params(covariance_type="identity").fit(rows).fitted_values()
+    fresh = FederatedGaussianMixture(3, covariance_type="identity", **FAST).fit(rows).fitted_values()
+    assert again.keys() == fresh.keys()
+    for name, value in fresh.items():
+        np.testing.assert_equal(again[name], value, err_msg=name)
 
 
-def test_what_only_a_chosen_penalty_has_is_gone_with_a_given_one():
+def test_nothing_is_left_of_a_chosen_penalty_where_one_is_given():
     rows, _ = sites(n_sites=4, n=60)
     model = FederatedGaussianMixture(3, **FAST | {"penalty": "auto"}).fit(rows)
-    assert set(model.fitted_values()) > PATH
+    assert len(model.penalty_path_["penalties"]) == 10
+    assert np.isfinite(model.site_gain_).all()
     del rows["s3"]
     model.set_params(penalty=2.0).fit(rows)
-    assert not PATH & set(model.fitted_values())
+    assert model.penalty_path_ == {}
+    assert np.isnan(model.site_gain_).all()
+    assert model.local_only_.tolist() == [False] * 3
     assert len(summarize(model).sites) == 3
 
 

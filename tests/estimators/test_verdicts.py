@@ -34,13 +34,13 @@ def fitted():
         {"penalty": 0.0},
         {"penalty": 2.0},
         {"penalty": np.inf},
-        {"algorithm": "local-em"},
-        {"algorithm": "fedem"},
+        {"algorithm": "local-em", "penalty": "auto"},
+        {"algorithm": "fedem", "penalty": "auto"},
     ],
     ids=str,
 )
 def test_the_hostile_site_is_suspect_whatever_pulls_the_sites(options):
-    model = fit(federation(), covariance="identity", **options)
+    model = fit(federation(), covariance_type="identity", **options)
     assert model.site_names_[model.site_verdict_ == "suspect"].tolist() == ["west"]
 
 
@@ -58,9 +58,9 @@ def test_units_do_not_matter(fitted):
     np.testing.assert_allclose(shift, 2.0 * np.log(1000.0), atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{"algorithm": "pooled-em"}])
+@pytest.mark.parametrize("options", [{"algorithm": "pooled-em", "penalty": "auto"}])
 def test_without_a_center_nobody_is_judged(options):
-    model = fit(federation(), covariance="identity", **options)
+    model = fit(federation(), covariance_type="identity", **options)
     assert set(model.site_verdict_) == {"not judged"}
     assert model.site_evidence_ == {}
 

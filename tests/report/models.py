@@ -7,10 +7,20 @@ from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegress
 THETA = {FederatedGaussianMixture: "means_", FederatedRegressionMixture: "coef_", FederatedMixture: "params_"}
 
 
+PAPER = {
+    FederatedGaussianMixture: {"covariance_type": "identity"},
+    FederatedRegressionMixture: {"noise": "unit"},
+    FederatedMixture: {},
+}
+
+
 def made_up(n_sites=5, n_features=3, n_components=2, *, cls=FederatedGaussianMixture, n_rounds=8, **options):
-    """Most components at the center, some near it, the last site far away; site 0 wholly at the center."""
+    """Most components at the center, some near it, the last site far away; site 0 wholly at the center.
+
+    In the paper's setting, where no noise is estimated, unless the options say otherwise.
+    """
     generator = np.random.default_rng(0)
-    model = cls(n_components=n_components, **options)
+    model = cls(n_components=n_components, **PAPER[cls] | options)
     center = 4.0 * generator.normal(size=(n_components, n_features))
     moved = generator.normal(size=(n_sites, n_components, n_features)) * (
         generator.random((n_sites, n_components, 1)) < 0.4
@@ -25,7 +35,15 @@ def made_up(n_sites=5, n_features=3, n_components=2, *, cls=FederatedGaussianMix
     model.at_center_ = model.site_distance_ == 0.0
     model.n_rows_ = np.full(n_sites, 100.0)
     model.n_rounds_, model.converged_ = n_rounds, True
-    model.penalty_ = 2.0 if model.penalty == "auto" else model.penalty
+    model.n_components_ = n_components
+    model.site_threshold_ = 4.0 / np.sqrt(100.0 * n_components * model.weights_)
+    model.vanished_ = np.zeros((n_sites, n_components), dtype=bool)
+    model.penalty_ = model.noise_penalty_ = model._given_penalty()
+    model.penalty_path_, model.selection_ = {}, {}
+    model.site_gain_ = model.site_gain_se_ = np.full(n_sites, np.nan)
+    model.local_only_ = np.zeros(n_sites, dtype=bool)
+    model.weights_se_ = model.center_se_ = None
+    _of_family(model, n_sites, n_features, n_components)
     model.unsettled_sites_ = np.array([], dtype=str)
     model.cost_ = {"numbers_per_round": n_sites * n_components * (n_features + 1)}
     words = np.where(model.at_center_.all(axis=1), "at the center", "similar")
@@ -50,3 +68,14 @@ def made_up(n_sites=5, n_features=3, n_components=2, *, cls=FederatedGaussianMix
         "log_likelihood": -100.0 * (4.0 + spread),
     }
     return model
+
+
+def _of_family(model, n_sites, n_features, n_components):
+    if isinstance(model, FederatedGaussianMixture):
+        model.location_, model.scale_ = np.zeros(n_features), np.ones(n_features)
+        model.center_covariances_ = np.eye(n_features)[None]
+        model.covariances_ = np.repeat(model.center_covariances_[None], n_sites, axis=0)
+    if isinstance(model, FederatedRegressionMixture):
+        model.location_, model.scale_ = np.zeros(n_features + 1), np.ones(n_features + 1)
+        model.intercept_, model.center_intercept_ = np.zeros((n_sites, n_components)), np.zeros(n_components)
+        model.noise_, model.center_noise_ = np.ones((n_sites, n_components)), np.ones(n_components)

@@ -100,11 +100,9 @@ class Browser:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """All that a page may hold: suspects, gains, spreads of their own, components without rows, a long name."""
-    model = made_up(12, 2, 9)
+    model = made_up(12, 2, 9, covariance_type="tied")
     model.site_names_[3] = "A-hospital-with-a-name-that-does-not-end-before-the-margin-of-a-phone"
     model.feature_names_in_ = np.array(["glucose", "a_column_with_a_long_name_and_no_place_to_break_it"], dtype=object)
-    model.center_covariances_ = np.eye(2)[None]
-    model.covariances_ = np.repeat(model.center_covariances_[None], 12, axis=0)
     model.covariances_[-1] *= 9.0
     model.vanished_ = model.weights_ < 0.02
     gains = Gains([SiteGain(str(name), 80, 20, -3.0, -3.5, 0.5, 0.1) for name in model.site_names_], [], [], 0.2, True)

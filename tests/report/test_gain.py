@@ -10,8 +10,8 @@ from fedgrem.errors import InputError, ShapeError
 from fedgrem.report.gain import measure_gain
 from fedgrem.report.rows import given_rows
 
-PAPER = {"covariance": "identity", "penalty": 2.0, "standard_errors": False}
-"""The quickest to compile; what is tested here does not depend on it."""
+PAPER = {"covariance_type": "identity", "penalty": 2.0, "standard_errors": False}
+"""The quickest; what is tested here does not depend on it."""
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,15 @@ import re
 import sys
 from datetime import datetime
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
-from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
+from fedgrem import FedEM, FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
 from fedgrem.errors import InputError, MissingExtraError, ShapeError
 from fedgrem.plots import plot_rows
-from fedgrem.report.attributes import algorithm_name, algorithm_title, sharing
+from fedgrem.report.attributes import sharing
 from fedgrem.report.gain import Gains, SiteGain
 from fedgrem.report.model import model_page, write_model_report
 from fedgrem.report.numbers import decimals_for, fixed
@@ -79,7 +78,7 @@ def test_any_fit_has_a_page_that_asks_nothing_of_the_network(cls, n_sites, n_fea
 
 
 def test_many_sites_are_folded_and_the_page_stays_small():
-    model = made_up(200, 16, 10, n_rounds=300)
+    model = made_up(200, 16, 10, n_rounds=100)
     text = page_of(model)
     assert len(text) < 2_500_000
     assert "and 170 more" in text
@@ -184,9 +183,10 @@ def test_the_words_are_those_of_the_method(options, said):
 @pytest.mark.usefixtures("_no_figures")
 @pytest.mark.parametrize("n_covariances", [1, 2])
 def test_the_spread_within_components_stands_beside_the_centers(n_covariances):
-    model = made_up(3, 2, 2)
+    model = made_up(3, 2, 2, covariance_type="tied" if n_covariances == 1 else "full")
     model.center_ = np.array([[0.0, 0.0], [4.0, 5.0]])
     model.center_covariances_ = np.broadcast_to(np.diag([0.25, 9.0]), (n_covariances, 2, 2))
+    model.covariances_ = np.broadcast_to(model.center_covariances_, (3, n_covariances, 2, 2))
     text = page_of(model)
     assert text.count("± 0.50</small>") == n_covariances
     assert text.count("± 3.00</small>") == n_covariances
@@ -205,7 +205,7 @@ def test_pointing_at_a_center_tells_how_well_it_is_known():
 
 @pytest.mark.usefixtures("_no_figures")
 def test_intercept_and_noise_of_a_regression_are_shown_where_it_has_them():
-    model = made_up(3, 2, 2, cls=FederatedRegressionMixture)
+    model = made_up(3, 2, 2, cls=FederatedRegressionMixture, noise="shared")
     model.center_intercept_, model.center_noise_ = np.array([1.5, 2.5]), np.array([7.5, 7.5])
     text = page_of(model)
     assert "intercept</td><td>1.50</td><td>2.50" in text
@@ -242,8 +242,7 @@ def test_an_intercept_that_only_follows_a_slope_is_not_what_differs():
 
 @pytest.mark.usefixtures("_no_figures")
 def test_lines_that_were_not_standardized_are_compared_where_they_are():
-    model = lines_of(slopes=(2.0, 0.0), level=-120.0)
-    del model.location_, model.scale_
+    model = lines_of(slopes=(2.0, 0.0), level=-120.0, noise="unit", fit_intercept=True)
     assert "farthest out in component 1, where intercept is 120 below the center" in page_of(model)
 
 
@@ -265,7 +264,7 @@ def test_a_site_with_a_noise_of_its_own_is_told_so(noise, which):
 @pytest.mark.usefixtures("_no_figures")
 @pytest.mark.parametrize(("n_covariances", "which"), [(1, ""), (2, ", component 1")])
 def test_a_site_with_a_spread_of_its_own_is_told_so_even_at_the_center(n_covariances, which):
-    model = made_up(4, 2, 2)
+    model = made_up(4, 2, 2, covariance_type="tied" if n_covariances == 1 else "full")
     model.weights_[:] = 0.5
     model.center_covariances_ = np.repeat(np.diag([1.0, 100.0])[None], n_covariances, axis=0)
     model.covariances_ = np.repeat(model.center_covariances_[None], 4, axis=0)
@@ -282,8 +281,7 @@ def test_a_site_with_a_spread_of_its_own_is_told_so_even_at_the_center(n_covaria
 
 @pytest.mark.usefixtures("_no_figures")
 def test_a_spread_that_may_be_chance_is_not_told():
-    model = made_up(4, 2, 2)
-    model.center_covariances_ = np.eye(2)[None]
+    model = made_up(4, 2, 2, covariance_type="tied")
     model.covariances_ = np.full((4, 1, 2, 2), 1.5**2 * np.eye(2))
     assert page_of(model).count("times the common one") == 4
     model.n_rows_[:] = 10.0
@@ -293,8 +291,7 @@ def test_a_spread_that_may_be_chance_is_not_told():
 @pytest.mark.usefixtures("_no_figures")
 def test_components_without_rows_are_listed_and_not_taken_for_agreement():
     model = made_up(5, 3, 3)
-    assert "next to no rows" not in page_of(model)  # nor does a model fail that does not know of this
-    model.vanished_ = np.zeros((5, 3), dtype=bool)
+    assert "next to no rows" not in page_of(model)
     model.vanished_[0, [0, 2]] = model.vanished_[-1, 1] = True
     text = page_of(model)
     assert "site-0 has next to no rows of components 0 and 2; what stands there is the center&#39;s." in text
@@ -317,6 +314,7 @@ def test_the_columns_that_are_shown_do_not_depend_on_units():
     model = made_up(3, 41, 2)
     model.center_[:, 0] = 0.0, 1000.0
     assert re.search(r'<td class="name">x0</td><td class="n\d">0</td>', page_of(model))
+    model.covariance_type = "tied"
     model.center_covariances_ = np.diag([1e12, *np.ones(40)])[None]
     assert not re.search(r'<td class="name">x0</td><td class="n\d">0</td>', page_of(model))
 
@@ -335,7 +333,7 @@ def test_rows_of_other_columns_are_refused_with_a_remedy():
 
 
 def test_a_large_page_with_gains_and_rows_stays_below_five_megabytes():
-    model = made_up(44, 16, 10, covariance="identity", n_rounds=300)
+    model = made_up(44, 16, 10, n_rounds=300)
     sites = np.repeat(model.site_names_, 100)
     rows = np.random.default_rng(0).normal(size=(4400, 16))
     gains = Gains([SiteGain(str(name), 80, 20, -3.0, -3.5, 0.5, 0.1) for name in model.site_names_], [], [], 0.2, True)
@@ -346,7 +344,7 @@ def test_a_large_page_with_gains_and_rows_stays_below_five_megabytes():
 def test_a_page_with_rows_warns_and_one_without_draws_none(tmp_path):
     generator = np.random.default_rng(0)
     rows = {name: generator.normal(size=(40, 2)) for name in ("north", "south", "east")}
-    model = FederatedGaussianMixture(1, covariance="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
+    model = FederatedGaussianMixture(1, covariance_type="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
     text = model.report(tmp_path / "page.html", rows, show_rows=30).read_text(encoding="utf-8")
     assert "Rows are private" in text
     assert "A sample of rows" in text
@@ -377,9 +375,9 @@ def test_a_site_with_its_own_fit_is_not_said_to_share_the_components():
 
 
 def test_an_algorithm_may_be_an_object():
-    model = made_up()
-    model.algorithm = SimpleNamespace(traits=SimpleNamespace(title="FedEM"))
-    assert (algorithm_title(model), algorithm_name(model), sharing(model)) == ("FedEM", "fedem", "shared")
+    summary = summarize(made_up(algorithm=FedEM(averaging="plain")))
+    assert (summary.method, summary.algorithm, summary.sharing) == ("FedEM", "fedem", "shared")
+    assert sharing(made_up(penalty=0.0)) == "alone"
 
 
 def test_without_jinja2_the_extra_that_brings_it_is_named(tmp_path, monkeypatch):

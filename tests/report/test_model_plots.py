@@ -36,7 +36,7 @@ def test_the_bar_of_a_site_ends_where_it_would_be_suspect():
 @pytest.mark.parametrize("penalty", [0.0, np.inf])
 def test_no_pull_and_an_endless_one_can_be_drawn(penalty, tmp_path):
     model = made_up()
-    model.history_["penalty"][:] = penalty
+    model.site_threshold_[:] = penalty
     plot_thresholds(model).figure.savefig(tmp_path / "plot.png")
 
 
@@ -50,6 +50,7 @@ def test_the_parameters_in_the_map_do_not_depend_on_units():
     model = made_up(3, 41, 2)
     model.center_[:, 0] = 0.0, 1000.0
     assert "x0" in [label.get_text() for label in plot_centers(model).get_yticklabels()]
+    model.covariance_type = "tied"
     model.center_covariances_ = np.diag([1e12, *np.ones(40)])[None]
     shown = [label.get_text() for label in plot_centers(model).get_yticklabels()]
     assert shown == [f"x{j}" for j in range(1, 41)]
@@ -68,7 +69,7 @@ def test_rows_are_sampled_and_those_of_suspect_sites_out_of_sight_are_counted():
     generator = np.random.default_rng(0)
     rows = {name: generator.normal(size=(50, 3)) for name in ("a", "b", "c", "d")}
     rows["far"] = generator.normal(size=(50, 3)) + 40.0
-    model = FederatedGaussianMixture(1, covariance="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
+    model = FederatedGaussianMixture(1, covariance_type="identity", n_init=1, penalty=2.0, random_state=0).fit(rows)
     ax = plot_rows(model, rows, n_rows=100)
     assert ax.get_title(loc="left") == "100 of 250 rows"
     assert any("out of sight" in text.get_text() for text in ax.texts)

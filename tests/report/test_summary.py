@@ -4,11 +4,12 @@ import sys
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
+from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, FedGrEM
 from fedgrem.errors import InputError
 from fedgrem.report import html_summary, summarize, summary_text
-from fedgrem.report.attributes import parameter_names, parameter_units, pull, suspect_beyond
+from fedgrem.report.attributes import parameter_names, parameter_units, suspect_beyond
 from tests.report.models import made_up
 
 
@@ -56,13 +57,22 @@ def test_extreme_penalties_leave_plain_json(penalty):
 
 
 def test_rare_components_are_pulled_farther_and_a_site_fitted_alone_is_not_pulled():
-    model = made_up(n_sites=3, n_components=2)
-    model.local_only_ = np.array([False, True, False])
-    expected = 4.0 / np.sqrt(100.0 * 2 * model.weights_)  # lambda is 4, rows are 100
-    expected[1] = 0.0
-    np.testing.assert_allclose(pull(model), expected)
-    np.testing.assert_allclose(pull(model.set_params(penalty_rows="site")), [[0.4, 0.4], [0.0, 0.0], [0.4, 0.4]])
-    assert not pull(model.set_params(algorithm="fedem")).any()
+    rows = {f"s{k}": values for k, values in enumerate(federation(0.0, n_rows=(90, 90, 90)).values())}
+    rows["s0"][:60] += 9.0
+    rows["s1"][:15] += 9.0
+    rows["s2"][:45] += 9.0
+    rows["far"] = 30.0 + 9.0 * (np.arange(90) < 45)[:, None] + np.random.default_rng(1).normal(size=(90, 2))
+    options = {"n_init": 3, "random_state": 0, "penalty": 2.0}
+    model = FederatedGaussianMixture(2, fallback="local", covariance_type="identity", **options).fit(rows)
+    at_last = float(model.history_["penalty"][-1])
+    expected = at_last / np.sqrt(model.n_rows_[:, None] * np.maximum(2 * model.weights_, 0.05)) / 0.95
+    expected[model.local_only_] = 0.0
+    assert model.local_only_[list(model.site_names_).index("far")]
+    np.testing.assert_allclose(model.site_threshold_, expected, rtol=1e-6)
+    by_site = clone(model).set_params(fallback=None, algorithm=FedGrEM(penalty_rows="site")).fit(rows)
+    at_last = float(by_site.history_["penalty"][-1])
+    rows_of = np.repeat(by_site.n_rows_[:, None], 2, axis=1)
+    np.testing.assert_allclose(by_site.site_threshold_, at_last / np.sqrt(rows_of) / 0.95, rtol=1e-6)
 
 
 def test_components_of_which_a_site_holds_no_rows_are_listed_by_site():
@@ -73,8 +83,8 @@ def test_components_of_which_a_site_holds_no_rows_are_listed_by_site():
 
 
 def test_parameters_are_compared_by_the_spread_within_or_by_the_scales_of_the_fit():
-    model = made_up(3, 2, 2)
-    assert parameter_units(model).tolist() == [1.0, 1.0]
+    assert parameter_units(made_up(3, 2, 2)).tolist() == [1.0, 1.0]
+    model = made_up(3, 2, 2, covariance_type="diag")
     model.center_covariances_ = np.array([np.diag([1.0, 100.0]), np.diag([9.0, 100.0])])
     assert summarize(model).as_plain()["parameter_units"] == [2.0, 10.0]
     lines = made_up(3, 2, 2, cls=FederatedRegressionMixture)
@@ -108,7 +118,6 @@ def test_a_text_tells_the_number_of_components_the_centers_the_sites_and_the_ver
     model = made_up(5, 2, 2)
     model.selection_ = {name: np.array([2]) for name in ("n_components", "n_parameters", "rounds", "settled")}
     model.selection_ |= {name: np.array([1.5]) for name in ("log_likelihood", "bic", "icl")}
-    model.n_components_ = 2
     text = summary_text(model)
     parts = ["How many components: 2, by BIC", "Gaussian mixture: 2 components over 5 sites, 500 rows", "Centers",
              "Sites", "1 of 5 sites is suspect: site-4 (30.0 from the center"]  # fmt: skip
@@ -117,8 +126,8 @@ def test_a_text_tells_the_number_of_components_the_centers_the_sites_and_the_ver
 
 
 def test_a_text_and_json_tell_the_intercepts_and_noise_of_a_regression():
-    model = made_up(3, 2, 2, cls=FederatedRegressionMixture)
-    assert "intercept" not in summary_text(model)
+    assert "intercept" not in summary_text(made_up(3, 2, 2, cls=FederatedRegressionMixture))
+    model = made_up(3, 2, 2, cls=FederatedRegressionMixture, noise="shared")
     model.center_intercept_, model.center_noise_ = np.array([1.5, -2.5]), np.array([7.5, 7.5])
     text = summary_text(model)
     assert re.search(r"(?m)^intercept +1\.50 +-2\.50$", text)

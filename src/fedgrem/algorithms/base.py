@@ -1,14 +1,14 @@
 """What an algorithm is: a local step and a central step, and what it says of itself."""
 
 from dataclasses import fields
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
 from fedgrem.kernels.randomness import generator_for
-from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
+from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload, map_arrays
 
 
 class Traits(NamedTuple):
@@ -48,8 +48,8 @@ class Algorithm(Protocol):
     Options are the fields of a frozen dataclass: plain values, so that a :class:`~fedgrem.fit.spec.FitSpec` can say it.
     """
 
-    name: str
-    traits: Traits
+    name: ClassVar[str]
+    traits: ClassVar[Traits]
 
     def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
         """(K,) which sites are asked in round ``number``; drawn by name, so that their order does not matter."""
@@ -96,11 +96,12 @@ def keep_absent(params: Params, before: Params, present: Array) -> Params:
     """Sites that did not answer keep what they had."""
     if present.all():
         return params
-    kept = []
-    for new, old in zip(params, before, strict=True):
-        here = None if new is None else present.reshape(-1, *(1,) * (new.ndim - 1))
-        kept.append(None if new is None or here is None else np.where(here, new, old))
-    return Params(*kept)
+
+    def kept(new: Array, old: Array) -> Array:
+        return np.where(present.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    found: Params = map_arrays(kept, params, before)
+    return found
 
 
 def middle(leaf: Array | None) -> Array | None:
@@ -114,8 +115,12 @@ def for_all(leaf: Array, n_sites: int) -> Array:
 
 
 def vanished(weights: Array, n_rows: Array) -> Array:
-    """Components ``(K, ..., R)`` of which a site holds less than one row."""
-    return np.asarray(weights * n_rows.reshape(-1, *(1,) * (weights.ndim - 1)) < 1.0)
+    """Components ``(K, ..., R)`` of which a site holds less than one row.
+
+    A component of one row far from all others holds all but some 1e-12 of it. Were it to begin again for that, it would
+    do so for ever.
+    """
+    return np.asarray(weights * n_rows.reshape(-1, *(1,) * (weights.ndim - 1)) < 0.999)
 
 
 def no_pull(weights: Array, weight: Array | None = None, threshold: float = 0.0) -> Influence:

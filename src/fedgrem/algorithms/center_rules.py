@@ -25,7 +25,7 @@ class Centered(NamedTuple):
 class CenterRule(Protocol):
     """A function of site estimates in noise units."""
 
-    name: str
+    name: ClassVar[str]
 
     def __call__(
         self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array

@@ -156,7 +156,7 @@ class FedEMSA(Options):
         control = difference - statistics if first else memory.control + self._control_step(difference) * difference
         total = Sums(statistics, average(rest, share), np.zeros(()))
         center = family.solve_noisy(total, central.center)
-        noise = family.noise_step(total, center, central.noise)  # type: ignore[attr-defined]
+        noise = family.noise_step(total, center, central.noise)
         weights = keep_absent(uploads.params, central.params, present).weights
         params = Params(weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites))
         extra = Memory(statistics, control, rest, memory.played + 1)

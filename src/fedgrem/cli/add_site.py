@@ -42,7 +42,6 @@ def add_site(
     from fedgrem.cli.files import check_folder, check_writable, fitted_columns, load, save
     from fedgrem.cli.screen import warnings_as_notices
     from fedgrem.cli.tables import print_summary
-    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_sites
     from fedgrem.report import summarize
 
@@ -62,7 +61,6 @@ def add_site(
         check_column(table.frame, column)
     check_numeric(table.frame, aside)
     check_no_gaps(table.frame, aside)
-    keep_compiled_programs()
     with warnings_as_notices():
         fitted.fit_site(
             table.frame.select(columns),

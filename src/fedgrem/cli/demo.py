@@ -82,11 +82,9 @@ def demo(
 def _fitted(simulation: Simulation, name: str, penalty: float | str, seed: int) -> Any:
     from fedgrem import FederatedGaussianMixture
     from fedgrem.cli.screen import progress_bar, warnings_as_notices
-    from fedgrem.compiled import keep_compiled_programs
 
-    keep_compiled_programs()
     model = FederatedGaussianMixture(
-        n_components=simulation.theta.shape[1], covariance="identity", penalty=penalty, random_state=seed
+        n_components=simulation.theta.shape[1], covariance_type="identity", penalty=penalty, random_state=seed
     )
     with warnings_as_notices(), progress_bar(f"{name:8}", model.tol) as tell:
         return model.fit(simulation.rows, on_progress=tell)

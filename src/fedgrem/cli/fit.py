@@ -17,7 +17,6 @@ from fedgrem.cli.options import (
     Restarts,
     Seed,
     Tolerance,
-    ToleranceInErrors,
     listed,
     penalty_of,
     read_components,
@@ -127,7 +126,6 @@ def fit(
     criterion: CriterionOption = Criterion.bic,
     max_rounds: MostRounds = 1000,
     tol: Tolerance = 1e-6,
-    tol_errors: ToleranceInErrors = 0.003,
     n_init: Restarts = 10,
     seed: Seed = 0,
     force: Force = False,
@@ -152,7 +150,7 @@ def fit(
 
     check_folder(out, force=force)
     numbers = read_components(components)
-    options = fit_options(numbers, penalty, criterion, max_rounds, tol, tol_errors, n_init, seed)
+    options = fit_options(numbers, penalty, criterion, max_rounds, tol, n_init, seed)
     options |= family_options(target is not None, covariance, noise, missing)
     table, chosen = gather(data, site, target, weight, columns, drop, missing)
     model = fitted(table, chosen, target, weight, options)
@@ -175,7 +173,6 @@ def fit_options(
     criterion: Criterion,
     max_rounds: int,
     tol: float,
-    tol_errors: float,
     n_init: int,
     seed: int,
 ) -> dict[str, Any]:
@@ -186,7 +183,6 @@ def fit_options(
         "criterion": criterion.value,
         "max_rounds": max_rounds,
         "tol": tol,
-        "tol_errors": tol_errors,
         "n_init": n_init,
         "random_state": seed,
     }
@@ -207,7 +203,7 @@ def family_options(
         raise InputError(
             f"--noise {noise.value} is for regressions, and no column to explain was named; use --covariance instead."
         )
-    return {"covariance": (covariance or Covariance.tied).value, "missing": missing.value}
+    return {"covariance_type": (covariance or Covariance.tied).value, "missing": missing.value}
 
 
 def gather(
@@ -254,9 +250,7 @@ def fitted(table: FileTable, chosen: list[str], target: str | None, weight: str 
     """A model of these options, fitted while a bar shows how far it is."""
     from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
     from fedgrem.cli.screen import progress_bar, warnings_as_notices
-    from fedgrem.compiled import keep_compiled_programs
 
-    keep_compiled_programs()
     rows = table.frame.select(chosen)
     sample_weight = None if weight is None else table.frame[weight].to_numpy()
     model: Any = FederatedGaussianMixture(**options) if target is None else FederatedRegressionMixture(**options)

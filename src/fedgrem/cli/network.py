@@ -16,19 +16,9 @@ if TYPE_CHECKING:
 SERVER_SECONDS = 60.0
 
 
-def compile_cache() -> dict[str, str]:
-    """Settings by which a server or site in the background keeps its compiled programs, as the command line does."""
-    from fedgrem.compiled import cache_folder, settings
-
-    folder = cache_folder()
-    if folder is None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return {}
-    return {name.upper(): str(value) for name, value in settings(folder).items()}
-
-
 def become(command: list[str]) -> None:
     """Turn this process into a server or a site, for a supervisor; does not return."""
-    os.execve(command[0], command, {**os.environ, **compile_cache()})
+    os.execv(command[0], command)
 
 
 def wait_for_server(study: Study) -> None:

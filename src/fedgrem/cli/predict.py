@@ -46,7 +46,6 @@ def predict(
     """
     from fedgrem.cli.files import check_writable, fitted_columns, load
     from fedgrem.cli.screen import warnings_as_notices
-    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.data.files import check_column, read_sites
 
     if out is not None:
@@ -57,7 +56,6 @@ def predict(
     for name in (target, keep):
         if name is not None:
             check_column(table.frame, name)
-    keep_compiled_programs()
     with warnings_as_notices():
         answer = _answer(fitted, table, columns, target or source.target)
     frame = _frame(table, keep, answer)

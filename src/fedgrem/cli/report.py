@@ -93,10 +93,8 @@ def _write(model: Any, page: Path, options: dict[str, Any]) -> None:
     from rich.console import Console
 
     from fedgrem.cli.screen import warnings_as_notices
-    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.report.model import write_model_report
 
-    keep_compiled_programs()
     with warnings_as_notices(), Console(stderr=True).status("Writing the page"):
         write_model_report(model, page, **options)
 

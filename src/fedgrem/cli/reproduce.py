@@ -204,7 +204,7 @@ def _bar(title: str) -> Iterator[tuple[Callable[[StudyProgress], None], Callable
             if progress.seconds_left is not None:
                 left = f"{duration(progress.seconds_left)} left"
             else:
-                left = "compiling" if progress.done < progress.total else "done"
+                left = "starting" if progress.done < progress.total else "done"
             detail = f"{progress.done} of {progress.total} cells, {left}"
             bar.update(line, total=progress.total, completed=progress.done, detail=detail)
 

@@ -12,20 +12,9 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from fedgrem.algorithms.plan import Progress
+    from fedgrem.fit.conversation import Progress
 
 SHOWN_WARNINGS = ("ConvergenceWarning", "SelectionWarning", "UnknownSiteWarning")
-STAGES = {
-    "census": "every site reports its size and its columns",
-    "starts": "every site looks for a start",
-    "sizes": "every site reports its size",
-    "joint starts": "sites improve joint starts",
-    "exchange": "sites compare starts",
-    "penalties": "sites try penalties on a part of their rows",
-    "rounds": "rounds",
-    "score": "every site says how well it fits",
-    "standard errors": "every site reports how well it knows its parameters",
-}
 
 
 def complain(message: str) -> None:
@@ -57,6 +46,8 @@ def progress_bar(
     The bar shows how far, on a log scale, the sites' movement has come down to the tolerance: nobody knows how many
     rounds that takes.
     """
+    from fedgrem.estimators.progress import describe, in_rounds
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -68,12 +59,10 @@ def progress_bar(
         line = bar.add_task(task, total=None, detail="preparing")
 
         def tell(progress: "Progress") -> None:
-            head, colon, name = progress.stage.rpartition(": ")  # "5 components: rounds" of a fit among several
-            if name != "rounds":
-                bar.update(line, detail=f"{head}{colon}{STAGES.get(name, name)}")
-                return
-            detail = f"{head}{colon}round {progress.round}, movement {progress.movement:.1e}{remark()}"
-            bar.update(line, total=1.0, completed=_share_done(progress, tol), detail=detail)
+            if in_rounds(progress):
+                bar.update(line, total=1.0, completed=_share_done(progress, tol), detail=describe(progress) + remark())
+            else:
+                bar.update(line, detail=describe(progress))
 
         yield tell
         bar.update(line, total=1.0, completed=1.0)

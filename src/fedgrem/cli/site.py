@@ -14,7 +14,7 @@ from fedgrem.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedgrem.engines.flare.site import Settings
+    from fedgrem.engines.remote.site import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,8 +52,8 @@ def check(
 ) -> None:
     """Show what would leave this site, number by number, before it joins. Nothing is sent.
 
-    A fit with --components is played through on your rows alone: the first report, a start, and one round. Every fit
-    sends these fields and no others; their size depends on columns and components, not on rows.
+    A default fit with --components is played through, one round of it, as if another site had the same rows. Every such
+    fit sends these fields and no others; their size depends on columns and components, not on rows.
 
     For example:
 
@@ -61,7 +61,7 @@ def check(
     """
     from rich.console import Console
 
-    from fedgrem.engines.flare.rehearsal import rehearse
+    from fedgrem.engines.remote.rehearsal import rehearse
 
     name, settings = _site(kit), _settings(kit, data, columns, target, weight, floor)
     console = Console(highlight=False)
@@ -95,9 +95,9 @@ def start(
 
     * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 10`
     """
-    from fedgrem.cli.network import become, compile_cache
+    from fedgrem.cli.network import become
     from fedgrem.engines.flare.processes import site_command, start_site
-    from fedgrem.engines.flare.site import read_rows, write_settings
+    from fedgrem.engines.remote.site import read_rows, write_settings
 
     name = _site(kit)
     settings = _settings(kit, data, columns, target, weight, floor)._replace(cap=cap)
@@ -105,7 +105,7 @@ def start(
     write_settings(settings, kit / "local")
     if foreground:
         become(site_command(kit, name))
-    pid = start_site(kit, name, compile_cache())
+    pid = start_site(kit, name)
     typer.echo(
         f"Site {name} runs with {len(rows):,} rows of {len(settings.columns)} columns (process {pid}), and reaches for "
         f"{_address(kit)}. What leaves: fedgrem site log {kit}"
@@ -128,7 +128,7 @@ def log(
     """
     from rich.console import Console
 
-    from fedgrem.engines.flare.guard import LOG, read_log
+    from fedgrem.engines.remote.guard import LOG, read_log
 
     _site(kit)
     lines = list(read_log(kit / LOG))
@@ -168,7 +168,7 @@ def _settings(
 ) -> Settings:
     """From the options; without --data, those of the last start."""
     from fedgrem.data.files import choose_columns, read_table
-    from fedgrem.engines.flare.site import Settings, read_settings
+    from fedgrem.engines.remote.site import Settings, read_settings
 
     if data is None:
         if columns or target or weight:

@@ -129,7 +129,7 @@ def start(
 
     * `fedgrem sites start study/`
     """
-    from fedgrem.cli.network import become, compile_cache, wait_for_server
+    from fedgrem.cli.network import become, wait_for_server
     from fedgrem.engines.flare.kit import harden_server
     from fedgrem.engines.flare.processes import process_of, server_command, start_server
 
@@ -141,7 +141,7 @@ def start(
     harden_server(study.server)  # its storage has absolute paths, and the study may have moved
     if foreground:
         become(server_command(study.server))
-    pid = start_server(study.server, compile_cache())
+    pid = start_server(study.server)
     wait_for_server(study)
     typer.echo(f"The server runs at {study.host}:{study.port} (process {pid}). See: fedgrem sites status {folder}")
 

@@ -17,7 +17,6 @@ from fedgrem.errors import SitesError
 if TYPE_CHECKING:
     from fedgrem.data.simulate import Simulation
     from fedgrem.engines.flare.kit import Study
-    from fedgrem.engines.flare.recipe import Recipe
 
 SITES = ("north", "south", "east", "west")
 N_COMPONENTS = 5
@@ -64,8 +63,8 @@ def _demonstrate(folder: Path, seed: int, port: int) -> None:
     from fedgrem.data.simulate import simulate
     from fedgrem.engines.flare.kit import init_study
     from fedgrem.engines.flare.operate import Fit, begin, carry_out
-    from fedgrem.engines.flare.roster import Rules
-    from fedgrem.estimators.network import recipe_for
+    from fedgrem.engines.remote.roster import Rules
+    from fedgrem.estimators.network import spec_for
     from fedgrem.report import summarize
 
     clock = _Clock()
@@ -73,16 +72,13 @@ def _demonstrate(folder: Path, seed: int, port: int) -> None:
     study = init_study(folder / "study", SITES, "localhost", port or free_port())
     clock.tell(f"certificates and hardened kits for the server and {len(SITES)} sites")
     files = _write_rows(simulation, folder)
-    # A given penalty: choosing one would be half of the time, and shows nothing more of the network.
-    options: dict[str, Any] = {"n_components": N_COMPONENTS, "penalty": 2.0, "random_state": seed}
-    recipe = recipe_for(_estimator(options))
-    _compile_once(recipe, files)
-    clock.tell("compiled what every site will run: here they are alike, and share it")
+    options: dict[str, Any] = {"n_components": N_COMPONENTS, "random_state": seed}
+    spec = spec_for(_estimator(options))
     with running(study, files):
         clock.tell("the server and all sites run and have let each other in, over mutual TLS")
         more = {"regression": False, "options": options, "out": str(folder / "model")}
-        run = begin(study, Fit(recipe, list(study.sites), Rules(min_sites=len(SITES)), more=more))
-        with watched("Fitting", recipe.tol, len(SITES)) as callbacks:
+        run = begin(study, Fit(spec, list(study.sites), Rules(min_sites=len(SITES)), more=more))
+        with watched("Fitting", spec.tol, len(SITES)) as callbacks:
             finished = carry_out(study, run, **callbacks)
             over_network = save_fitted(finished, more)
         clock.tell(f"fitted over the network in {finished.result.n_rounds} rounds, starts found at the sites")
@@ -123,33 +119,21 @@ def _write_rows(simulation: Simulation, folder: Path) -> dict[str, Path]:
     return files
 
 
-def _compile_once(recipe: Recipe, files: dict[str, Path]) -> None:
-    """Fill the cache of compiled programs, or four processes on this machine would compile the same ones at once."""
-    from fedgrem.compiled import keep_compiled_programs
-    from fedgrem.data.files import read_table
-    from fedgrem.engines.flare.rehearsal import play_once
-    from fedgrem.engines.flare.site import Settings, SiteAtWork
-
-    keep_compiled_programs()
-    path = files[SITES[0]]
-    play_once(SiteAtWork(SITES[0], Settings(str(path), tuple(read_table(path).columns)), recipe), compare=True)
-
-
 @contextmanager
 def running(study: Study, files: dict[str, Path]) -> Iterator[None]:
     """The server and all sites; whatever happens, none is left behind."""
-    from fedgrem.cli.network import compile_cache, wait_for_server, wait_for_sites
+    from fedgrem.cli.network import wait_for_server, wait_for_sites
     from fedgrem.data.files import read_table
     from fedgrem.engines.flare.processes import start_server, start_site, stop
-    from fedgrem.engines.flare.site import Settings, write_settings
+    from fedgrem.engines.remote.site import Settings, write_settings
 
     kits = [study.kit(name) for name in study.sites]
     try:
-        start_server(study.server, compile_cache())
+        start_server(study.server)
         for name in study.sites:
             columns = tuple(read_table(files[name]).columns)
             write_settings(Settings(str(files[name].resolve()), columns), study.kit(name) / "local")
-            start_site(study.kit(name), name, compile_cache())
+            start_site(study.kit(name), name)
         wait_for_server(study)
         wait_for_sites(study, list(study.sites), 60.0)
         yield
@@ -161,10 +145,8 @@ def running(study: Study, files: dict[str, Path]) -> Iterator[None]:
 def _fit_here(files: dict[str, Path], options: dict[str, Any]) -> Any:
     """The same fit by ``fedgrem fit`` on the same files."""
     from fedgrem.cli.screen import progress_bar, warnings_as_notices
-    from fedgrem.compiled import keep_compiled_programs
     from fedgrem.data.files import read_sites
 
-    keep_compiled_programs()
     table = read_sites([files[name] for name in sorted(files)])
     model = _estimator(options)
     with warnings_as_notices(), progress_bar("In process", model.tol) as tell:

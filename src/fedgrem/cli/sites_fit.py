@@ -26,7 +26,6 @@ from fedgrem.cli.options import (
     Seed,
     StudyFolder,
     Tolerance,
-    ToleranceInErrors,
     listed,
     read_components,
 )
@@ -34,7 +33,7 @@ from fedgrem.cli.sites_search import DONE, RUNS, is_candidate, next_fit, search_
 
 if TYPE_CHECKING:
     from fedgrem.engines.flare.kit import Study
-    from fedgrem.engines.flare.store import Finished
+    from fedgrem.engines.remote.result import Finished
 
 
 def fit(
@@ -60,7 +59,6 @@ def fit(
     criterion: CriterionOption = Criterion.bic,
     max_rounds: MostRounds = 1000,
     tol: Tolerance = 1e-6,
-    tol_errors: ToleranceInErrors = 0.003,
     n_init: Restarts = 10,
     seed: Seed = 0,
     min_sites: Annotated[
@@ -80,7 +78,7 @@ def fit(
     Every site keeps its rows. The model is the one that `fedgrem fit` would find on the same rows in one place; show,
     predict and report work on it alike. A site that fails is named, and left out of that round; after three bad answers
     it is out. Several numbers of components are fitted one after the other, and then the best one in full. After any
-    crash, `fedgrem sites resume` goes on from the last finished round.
+    crash, `fedgrem sites resume` goes on from the last exchange.
 
     For example:
 
@@ -92,30 +90,30 @@ def fit(
     """
     from fedgrem.cli.files import check_folder
     from fedgrem.engines.flare.operate import Fit, begin, check_ready
-    from fedgrem.engines.flare.roster import Rules
-    from fedgrem.estimators.network import recipe_for
+    from fedgrem.engines.remote.roster import Rules
+    from fedgrem.estimators.network import spec_for
     from fedgrem.estimators.selection import candidate, fewest
 
     place = open_study(study)
     check_folder(out, force=force)
     numbers = read_components(components)
-    options = fit_options(numbers, penalty, criterion, max_rounds, tol, tol_errors, n_init, seed)
+    options = fit_options(numbers, penalty, criterion, max_rounds, tol, n_init, seed)
     options |= {"algorithm": algorithm} | family_options(regression, covariance, noise, missing)
     names = None if columns is None else listed(columns)
     model = _estimator(regression, options)
     fixed = isinstance(numbers, int)
-    recipe = recipe_for(model if fixed else candidate(model, fewest(numbers)), names, score=not fixed)
+    spec = spec_for(model if fixed else candidate(model, fewest(numbers)), names, score=not fixed)
     quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
     more: dict[str, Any] = {"regression": regression, "options": options, "out": str(out.resolve())}
     more |= {} if fixed else {RUNS: [], DONE: False}
     rules = Rules(min_sites=min(quorum, len(place.sites)), deadline=deadline)
-    asked = Fit(recipe, list(place.sites), rules, "poll" if poll else "push", more)
+    asked = Fit(spec, list(place.sites), rules, "poll" if poll else "push", more)
     check_ready(place, asked)
     _finish(place, begin(place, asked))
 
 
 def resume(study: StudyFolder) -> None:
-    """Take the last fit up again, from its last finished round, and save its model where it was to go.
+    """Take the last fit up again, where it was, and save its model where it was to go.
 
     After a crash of the server, of the machine, or of this command; or when a fit has paused for want of sites. The end
     is the same as if nothing had happened, bit for bit if no site was missing.
@@ -155,15 +153,15 @@ def _finish(study: Study, run: str) -> None:
 
     asked = read_fit(study, run)
     while is_candidate(asked):
-        with watched(f"Comparing {asked.recipe.n_components}", asked.recipe.tol, len(asked.sites)) as callbacks:
+        with watched(f"Comparing {asked.spec.n_components}", asked.spec.tol, len(asked.sites)) as callbacks:
             carry_out(study, run, **callbacks)
             more = asked.more or {}
             asked = asked._replace(more=more | {RUNS: [*more[RUNS], run]})
             model = _estimator(more["regression"], more["options"])
-            columns = asked.recipe.columns
+            columns = asked.spec.columns
             asked = next_fit(study, model, asked, None if columns is None else list(columns))
         run = begin(study, asked)
-    with watched("Fitting", asked.recipe.tol, len(asked.sites)) as callbacks:
+    with watched("Fitting", asked.spec.tol, len(asked.sites)) as callbacks:
         finished = carry_out(study, run, **callbacks)
         model = save_fitted(finished, asked.more or {}, study)
     summary = summarize(model)
@@ -182,9 +180,9 @@ def save_fitted(finished: Finished, more: dict[str, Any], study: Study | None = 
 
     names = finished.about["columns"]
     target = names[-1] if more["regression"] else None
-    model = adopt(_estimator(more["regression"], more["options"]), finished, names[:-1] if target else names)
-    if study is not None and RUNS in more:
-        model._expose_selection(search_of(study, model, more))
+    model = _estimator(more["regression"], more["options"])
+    search = search_of(study, model, more) if study is not None and RUNS in more else None
+    adopt(model, finished, names[:-1] if target else names, search)
     save(model, Path(more["out"]), Source(None, target))
     return model
 

@@ -22,7 +22,7 @@ def is_candidate(fit: Fit) -> bool:
 
 def next_fit(study: Study, model: BaseFederatedMixture, fit: Fit, names: list[str] | None) -> Fit:
     """What to run next: the fit of the next number of components or, when all are known, that of the best."""
-    from fedgrem.estimators.network import recipe_for
+    from fedgrem.estimators.network import spec_for
     from fedgrem.estimators.selection import candidate, copy_with
 
     more: dict[str, Any] = fit.more or {}
@@ -30,20 +30,20 @@ def next_fit(study: Study, model: BaseFederatedMixture, fit: Fit, names: list[st
     number = search.next()
     if number is None:
         search.warn()
-        recipe = recipe_for(copy_with(model, n_components=search.best), names)
+        spec = spec_for(copy_with(model, n_components=search.best), names)
     else:
-        recipe = recipe_for(candidate(model, number), names, score=True)
-    return fit._replace(recipe=recipe, more=more | {DONE: number is None})
+        spec = spec_for(candidate(model, number), names, score=True)
+    return fit._replace(spec=spec, more=more | {DONE: number is None})
 
 
 def search_of(study: Study, model: BaseFederatedMixture, more: dict[str, Any]) -> Search:
     """What has come of the runs that are compared."""
     from fedgrem.engines.flare.operate import run_folder
-    from fedgrem.engines.flare.store import read_result
+    from fedgrem.engines.remote.result import read_result
     from fedgrem.estimators.selection import Search
 
     finished = [read_result(run_folder(study, run)) for run in more[RUNS]]
     rows = {site: n for one in finished[:1] for site, n in one.about["n_rows"].items()}
     search = Search(model.n_components, model.criterion, rows)
-    search.tallies = [model._tally(one.result, one.units) for one in finished]
+    search.tallies = [model._tally(one.result) for one in finished]
     return search

@@ -1,7 +1,7 @@
 """The scikit-learn face of the package."""
 
-from fedgrem.estimators.own import FederatedMixture
 from fedgrem.estimators.gaussian import FederatedGaussianMixture
+from fedgrem.estimators.own import FederatedMixture
 from fedgrem.estimators.regression import FederatedRegressionMixture
 
 __all__ = ["FederatedGaussianMixture", "FederatedMixture", "FederatedRegressionMixture"]

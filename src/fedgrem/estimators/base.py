@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from fedgrem.algorithms.base import Algorithm
+from fedgrem.algorithms.base import Algorithm, vanished
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values
@@ -27,7 +27,7 @@ from fedgrem.estimators.verdicts import expose_verdicts
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
 from fedgrem.fit.selection import CRITERIA, Tally, tally
-from fedgrem.fit.spec import FitSpec, StartPlan
+from fedgrem.fit.spec import PAPERS_PENALTY, FitSpec, StartPlan, as_plain, read_algorithm
 from fedgrem.types import Array, FitResult, Params
 
 NUMERIC: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
@@ -137,13 +137,14 @@ class BaseFederatedMixture(FittedMixture):
         """One fit of a number of components."""
         spec = self._spec(score=score)
         if engine != IN_PROCESS:
-            return fit_elsewhere(spec, federation, engine, on_progress).result
+            elsewhere: FitResult = fit_elsewhere(spec, federation, engine, on_progress).result
+            return elsewhere
         given = self._given(federation)
         here = InProcess(federation, spec)
         return run(replace(spec, given=given), here, on_progress)
 
     def _spec(self, *, score: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
-        """This fit in plain words and numbers."""
+        """The fit in plain words and numbers."""
         auto = self.penalty == "auto"
         align = "assignment" if self.align is True else self.align
         return FitSpec(
@@ -164,12 +165,12 @@ class BaseFederatedMixture(FittedMixture):
         )
 
     def _algorithm(self) -> Algorithm:
-        """The algorithm; where a given number of rounds is to be played, in the paper's single steps unless it is given."""
-        algorithm: Any = as_algorithm(self.algorithm)
-        if self.tol == 0 and isinstance(self.algorithm, str) and "local_steps" in algorithm.get_params():
-            return replace(algorithm, local_steps=1, memory=0)
-        found: Algorithm = algorithm
-        return found
+        """The algorithm; one that is only named takes the paper's single steps where all rounds are to be played."""
+        found: Any = as_algorithm(self.algorithm)
+        if self.tol == 0 and isinstance(self.algorithm, str) and "local_steps" in found.get_params():
+            found = replace(found, local_steps=1, memory=0)
+        algorithm: Algorithm = found
+        return algorithm
 
     def _given(self, federation: Federation) -> Params | None:
         """Starts that the user gave, in the units of the fit."""
@@ -210,7 +211,15 @@ class BaseFederatedMixture(FittedMixture):
             check_choice("align", self.align, ALIGNMENTS)
         if not isinstance(self.verbose, int | np.integer):
             raise InputTypeError(f"verbose must be 0 or 1, got {self.verbose!r}.")
-        traits = as_algorithm(self.algorithm).traits
+        algorithm = as_algorithm(self.algorithm)
+        read_algorithm(as_plain(algorithm))  # its options, by the rules of a site that is asked to run it
+        traits = algorithm.traits
+        for name in ("penalty", "fallback"):
+            if getattr(self, name) not in ("auto", None) and not traits.pulls:
+                raise InputError(
+                    f"{name}={getattr(self, name)!r} is for algorithms that pull sites to the center, and "
+                    f"{traits.title} does not; leave it out, or use algorithm='fedgrem'."
+                )
         if self._missing_allowed() and traits.whole_rows:
             raise InputError(
                 f"missing='em' does not go with {traits.title}, whose sites send sums over complete rows; use "
@@ -264,7 +273,7 @@ class BaseFederatedMixture(FittedMixture):
         self.at_center_ = self.site_distance_ == 0.0
         self.site_threshold_ = np.broadcast_to(result.influence.threshold, result.weights.shape).copy()
         self.n_rows_ = result.n_rows
-        self.vanished_ = result.weights * result.n_rows[:, None] < 1.0
+        self.vanished_ = vanished(result.weights, result.n_rows)
         self.n_rounds_ = result.n_rounds
         self.converged_ = result.converged
         self.unsettled_sites_ = np.array(result.unsettled, dtype=str)
@@ -274,15 +283,22 @@ class BaseFederatedMixture(FittedMixture):
 
     def _expose_path(self, result: FitResult) -> None:
         path, n_sites = result.path, len(result.site_names)
-        spec_penalty = 2.0 if self.penalty == "auto" else float(self.penalty)
-        self.penalty_ = float(path["penalty"]) if path else spec_penalty
+        self.penalty_ = float(path["penalty"]) if path else self._given_penalty()
         self.noise_penalty_ = float(path["noise_penalty"]) if path else self._noise_penalty()
-        self.weights_penalty_ = float(path["weights_penalty"]) if path else 0.0
+        pooled = getattr(as_algorithm(self.algorithm), "pool_weights", False) is True
+        self.weights_penalty_ = float(path["weights_penalty"]) if path else self.penalty_ * pooled
         told = ("penalties", "gain", "error", "site_gain", "site_error", "noise_penalties", "noise_gain", "noise_error")
         self.penalty_path_ = {name: path[name] for name in told} if path else {}
         unknown = np.full(n_sites, np.nan)
         self.site_gain_, self.site_gain_se_ = path.get("chosen_gain", unknown), path.get("chosen_error", unknown)
         self.local_only_ = path.get("local_only", np.zeros(n_sites, dtype=bool))
+
+    def _given_penalty(self) -> float:
+        """C where no path chose it; of an algorithm that has none, the one that says what its sites share."""
+        traits = as_algorithm(self.algorithm).traits
+        if not traits.pulls:
+            return np.inf if traits.sharing == "all" else 0.0
+        return PAPERS_PENALTY if self.penalty == "auto" else float(self.penalty)
 
     def _noise_penalty(self) -> float:
         """C of the noise where no path chose it."""
@@ -302,7 +318,8 @@ class BaseFederatedMixture(FittedMixture):
             sites = ", ".join(result.unsettled[:5]) + (", ..." if len(result.unsettled) > 5 else "")
             warnings.warn(
                 f"not settled after {result.n_rounds} rounds: {len(result.unsettled)} of {len(result.site_names)} "
-                f"site(s) ({sites}) still moved by up to {moving.max():.2g}, tol={self.tol:g}; raise max_rounds or tol.",
+                f"site(s) ({sites}) still moved by up to {moving.max():.2g}, tol={self.tol:g}; raise max_rounds or "
+                "tol.",
                 ConvergenceWarning,
                 stacklevel=5,
             )

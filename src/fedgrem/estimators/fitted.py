@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import BaseEstimator
+from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedgrem.data.federation import Federation, Site, Units, check_finite, stack_sites
@@ -14,7 +16,7 @@ from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.uncertainty import WithErrors
 from fedgrem.families.base import Family
-from fedgrem.types import Array, FitResult, Params
+from fedgrem.types import Array, FitResult, Params, map_arrays
 
 
 class UnknownSiteWarning(UserWarning):
@@ -48,6 +50,10 @@ class FittedMixture(WithErrors, BaseEstimator):
     def _log_volume(self, result: FitResult | None = None) -> float:
         """By what a row's log density in the units of the fit exceeds that in its own units."""
         return 0.0
+
+    def _log_volume_of(self, rows: Array) -> Array | float:
+        """The same of single rows ``(n,)``, by what is seen of them."""
+        return self._log_volume()
 
     def _params_of(self, k: int | None) -> Params:
         """One site's mixture, or the center's, in the units of the fit."""
@@ -138,13 +144,14 @@ class FittedMixture(WithErrors, BaseEstimator):
         columns = tuple(f"x{j}" for j in range(rows.shape[1]))
         scaled = self._units_plan().apply(Federation((site,), columns), self._fit_units()).sites[0]
         stack = stack_sites([scaled], gaps=bool(np.isnan(rows).any()))
-        one = Params(*(None if leaf is None else np.asarray(leaf)[None] for leaf in params))
+        one: Params = map_arrays(lambda leaf: np.asarray(leaf)[None], params)
         with np.errstate(all="ignore"):
             share, value = self._family().row_scores(stack, one)
         order = scaled.ordered()
         posterior, log_likelihood = np.empty((len(rows), share.shape[1])), np.empty(len(rows))
-        posterior[order], log_likelihood[order] = share[0].T, value[0] - self._log_volume()
-        return posterior, log_likelihood
+        # The stack is padded at its end.
+        posterior[order], log_likelihood[order] = share[0].T[: len(rows)], value[0][: len(rows)]
+        return posterior, log_likelihood - self._log_volume_of(rows)
 
     def _check_finite(self, rows: Array, table: Table) -> None:
         """As in fit, site by site, with its number and place."""
@@ -177,14 +184,22 @@ class FittedMixture(WithErrors, BaseEstimator):
         check_is_fitted(self)
         return summary_text(self)
 
-    def _repr_html_(self) -> str:
+    def _html_repr(self) -> str:
         """In a notebook: the sites and verdicts of a fitted model, and scikit-learn's diagram before that."""
         if not self._fitted_names():
-            diagram: str = super()._repr_html_inner()
-            return diagram
+            return str(estimator_html_repr(self))
         from fedgrem.report.summary import html_summary
 
         return html_summary(self)
+
+    # scikit-learn 1.6 asks for no _html_repr; later ones do.
+
+    def _repr_html_inner(self) -> str:
+        return self._html_repr()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle = {"text/plain": repr(self)}
+        return bundle | ({"text/html": self._html_repr()} if get_config()["display"] == "diagram" else {})
 
     def report(
         self, path: str | Path, X: Any = None, y: Any = None, *, sites: Any = None, show_rows: int = 0, seed: int = 0

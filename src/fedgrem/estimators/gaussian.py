@@ -81,11 +81,13 @@ class FederatedGaussianMixture(FederatedDensity):
     vanished_ : (K, R) components of which a site holds less than one row; where a covariance is estimated, they begin
         again at the center
     n_rows_ : (K,) rows of each site, by their weights
-    penalty_ : C, as it was given or chosen; noise_penalty_, weights_penalty_ : those of the covariances and the weights
+    penalty_, noise_penalty_, weights_penalty_ : C, as it was given or chosen, and those of the covariances and of the
+        weights; of algorithms without one, 0 where every site is fitted alone, infinity where all share components
     penalty_path_ : dict, how it was chosen: ``penalties`` (M,), ``gain`` and ``error`` (M,) per held-out row over
         fitting alone, trimmed over the sites, and ``site_gain``, ``site_error`` (K, M); ``noise_penalties``,
         ``noise_gain`` and ``noise_error`` (M,) of the covariances; empty if nothing was compared
-    site_gain_, site_gain_se_ : (K,) each site's gain at ``penalty_``, by fits to a part of its rows; NaN if not compared
+    site_gain_, site_gain_se_ : (K,) each site's gain at ``penalty_``, by fits to a part of its rows; NaN if not
+        compared
     local_only_ : (K,) which sites got their own fit back
     n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
     n_parameters_ : free parameters of the fit, as :meth:`bic` counts them
@@ -164,6 +166,9 @@ class FederatedGaussianMixture(FederatedDensity):
     def _log_volume(self, result: FitResult | None = None) -> float:
         scale = self.scale_ if result is None else result.scale
         return 0.0 if scale is None else float(np.log(scale).sum())
+
+    def _log_volume_of(self, rows: Array) -> Array | float:
+        return np.asarray(~np.isnan(rows) @ np.log(self.scale_))
 
     def _out_of_fit(self, n_parameters: int) -> Array:
         return np.diag(self.scale_)

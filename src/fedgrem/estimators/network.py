@@ -6,32 +6,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fedgrem.data.federation import Federation
+from fedgrem.engines.remote.declaration import check_over_network
+from fedgrem.engines.remote.result import Finished
 from fedgrem.errors import InputError
-from fedgrem.families.registry import FAMILIES
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.spec import FitSpec
 
 if TYPE_CHECKING:
-    from fedgrem.engines.remote.run import Finished
     from fedgrem.estimators.base import BaseFederatedMixture
+    from fedgrem.estimators.selection import Search
 
 Model = TypeVar("Model", bound="BaseFederatedMixture")
 IN_PROCESS, SIMULATOR = "in-process", "flare-simulator"
 ENGINES = (IN_PROCESS, SIMULATOR)
-
-
-def check_over_network(spec: FitSpec) -> None:
-    """Refuse what cannot be done where rows stay at the sites."""
-    if type(spec.family) not in FAMILIES.values():
-        raise InputError(
-            "this model holds functions of your own, and no code travels to the sites; use Gaussian components or "
-            "regressions, or the in-process engine."
-        )
-    if spec.algorithm.traits.pools_rows:
-        raise InputError(
-            f"{spec.algorithm.traits.title} pools the rows of all sites, and over a network rows stay where they are; "
-            "use 'fedgrem', another federated algorithm, or the in-process engine."
-        )
 
 
 def spec_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = None, *, score: bool = False) -> FitSpec:
@@ -49,7 +36,7 @@ def spec_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = None
 
 def fit_elsewhere(
     spec: FitSpec, federation: Federation, engine: str, on_progress: Callable[[Progress], None] | None
-) -> "Finished":
+) -> Finished:
     """Fit on the engine of this name."""
     if engine != SIMULATOR:
         raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))}; got {engine!r}.")
@@ -59,12 +46,12 @@ def fit_elsewhere(
     return fit_in_simulator(spec, federation, on_progress)
 
 
-def adopt(model: Model, finished: "Finished", columns: Sequence[str] | None) -> Model:
-    """Take over a fit that ran elsewhere, as if it had run here."""
+def adopt(model: Model, finished: Finished, columns: Sequence[str] | None, search: "Search | None" = None) -> Model:
+    """Take over a fit that ran elsewhere, as if it had run here, and how its number of components was found."""
     result: Any = finished.result
     width = int(result.theta.shape[-1]) - int(model._units_plan().intercept)
     model.n_features_in_ = width if columns is None else len(columns)
     if columns is not None:
         model.feature_names_in_ = np.array(columns, dtype=object)
-    model._take_over(result, np.array(result.site_names), None)
+    model._take_over(result, np.array(result.site_names), search)
     return model

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isfinite
 
 from fedgrem.fit.conversation import Progress
 
@@ -21,6 +22,11 @@ STAGES = {
 """What the stages of a fit are called where people read them."""
 
 
+def in_rounds(progress: Progress) -> bool:
+    """Whether a fit, or one of several that are compared, is in its rounds."""
+    return progress.stage.rpartition(": ")[2] == "rounds"
+
+
 def describe(progress: Progress) -> str:
     """One line about where a fit is.
 
@@ -29,9 +35,10 @@ def describe(progress: Progress) -> str:
     >>> describe(Progress("5 components: rounds", 3, 1000, 0.01))
     '5 components: round 3, movement 1.0e-02'
     """
-    head, colon, name = progress.stage.rpartition(": ")  # "5 components: rounds" of a fit among several
-    if name == "rounds":
-        return f"{head}{colon}round {progress.round}, movement {progress.movement:.1e}"
+    head, colon, name = progress.stage.rpartition(": ")
+    if in_rounds(progress):
+        moved = f", movement {progress.movement:.1e}" if isfinite(progress.movement) else ""
+        return f"{head}{colon}round {progress.round}{moved}"
     return f"{head}{colon}{STAGES.get(name, name)}"
 
 

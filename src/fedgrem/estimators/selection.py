@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from sklearn.base import clone
 
+from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation
 from fedgrem.errors import InputError
 from fedgrem.estimators.parameters import check_count
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.selection import LARGEST, Tally, best_number, criteria, next_number
+from fedgrem.fit.spec import PAPERS_PENALTY
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound="BaseFederatedMixture")
 AUTO = "auto"
-HELD: dict[str, Any] = {"penalty": 2.0}
-"""Options that would take fits of their own, where they are "auto": fits that are only compared hold them at this."""
 CANDIDATE_TOL, CANDIDATE_ROUNDS = 1e-4, 100
 """They need not settle as closely: a component too many creeps for hundreds of rounds and gains next to nothing."""
 
@@ -119,10 +119,13 @@ class Search:
 
 
 def candidate(model: Model, n_components: int) -> Model:
-    """An unfitted copy with this number of components, for a fit that is only compared."""
+    """An unfitted copy with this number of components, for a fit that is only compared.
+
+    A penalty that is to be chosen would take fits of its own; here it is the paper's.
+    """
     tol, rounds = max(model.tol, CANDIDATE_TOL), min(model.max_rounds, CANDIDATE_ROUNDS)
-    held = {name: value for name, value in HELD.items() if getattr(model, name) == AUTO}
-    return copy_with(model, n_components=n_components, tol=tol, max_rounds=rounds, **held)
+    penalty = PAPERS_PENALTY if model.penalty == AUTO and as_algorithm(model.algorithm).traits.pulls else model.penalty
+    return copy_with(model, n_components=n_components, tol=tol, max_rounds=rounds, penalty=penalty)
 
 
 def copy_with(model: Model, **changes: Any) -> Model:

@@ -3,12 +3,12 @@
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from fedgrem.errors import InputError
 from fedgrem.estimators.parameters import check_number
-from fedgrem.types import FitResult, Array
+from fedgrem.types import Array, FitResult
 
 
 class Interval(NamedTuple):
@@ -60,14 +60,14 @@ class WithErrors:
         check_is_fitted(self)
         if not 0.0 < check_number("level", level, least=0.0, most=1.0, below=True):
             raise InputError(f"level must be above 0, got {level!r}.")
-        names = [name.removesuffix("_se_") for name in vars(self) if name.endswith("_se_")]
-        errors: dict[str, Any] = {name: getattr(self, f"{name}_se_") for name in names}
-        if not errors or any(error is None for error in errors.values()):
+        names = ("weights", self._theta_name, "intercept", "center", "center_intercept")
+        errors: dict[str, Any] = {n: getattr(self, f"{n}_se_") for n in names if hasattr(self, f"{n}_se_")}
+        if any(error is None for error in errors.values()):
             raise InputError(
                 "this model was fitted without standard errors; fit it again with standard_errors=True, while the "
                 "sites are there."
             )
-        z = float(norm.ppf(0.5 + 0.5 * level))
+        z = float(ndtri(0.5 + 0.5 * level))
         found = {}
         for name, error in errors.items():
             value = getattr(self, f"{name}_")

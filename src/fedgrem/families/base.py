@@ -1,4 +1,6 @@
-r"""What a component is. Every shipped family is an exponential family given the component: with features F of a row,
+r"""What a component is.
+
+Every shipped family is an exponential family given the component: with features F of a row,
 
 .. math:: \log w_r\, p(x; \theta_r) = e_r \cdot F(x) + \text{a part of the row alone}, \quad F(x)_0 = 1,
 
@@ -8,7 +10,7 @@ the sums do not say, a family says: its features, its natural parameters e, and 
 Parameters are ``(c, ..., R, q)`` for the c sites of a stack, axes in between being fits side by side.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,13 +38,13 @@ class Ascent(NamedTuple):
 class Family(Protocol):
     """What a component is: hyper-parameters only. Frozen and hashable, as features are kept by family."""
 
-    name: str
+    name: ClassVar[str]
     """In the registry; also how a :class:`~fedgrem.fit.spec.FitSpec` names it."""
-    has_target: bool
+    has_target: ClassVar[bool]
     """Whether the family explains a response."""
-    joint_starts: int
+    joint_starts: ClassVar[int]
     """Joint starts that sites improve together before round 1; 0 where a site's own rows suffice."""
-    path_steps: int
+    path_steps: ClassVar[int]
     """Gradient steps of a site per round while penalties are compared: more where a step gets less far."""
 
     def n_parameters(self, n_features: int) -> int:
@@ -159,7 +161,7 @@ class KnownNoise:
 class ExponentialFamily:
     """The steps of every family with features. Subclasses say what these are and what follows from their sums."""
 
-    name: str
+    name: ClassVar[str]
 
     # -- what subclasses say
 

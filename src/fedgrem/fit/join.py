@@ -16,10 +16,10 @@ from fedgrem.types import Array, FitResult, Params, map_arrays
 
 
 def join(spec: FitSpec, name: str, center: Params, agreed: Agreed) -> Phase[FitResult]:
-    """Fit one site against a center, ``(R,), (R, q), (C, s)``; ``spec.algorithm`` holds it frozen.
+    r"""Fit one site against a center, ``(R,), (R, q), (C, s)``; ``spec.algorithm`` holds it frozen.
 
     From the site's own start, which is given the center's labels, and from the center; the better objective, the
-    log-likelihood less :math:`\\sqrt n \\lambda \\sum_r w_r \\|\\theta_r - c_r\\|` (capped as for starts), wins.
+    log-likelihood less :math:`\sqrt n \lambda \sum_r w_r \|\theta_r - c_r\|` (capped as for starts), wins.
     """
     return (yield from with_agreement(_join(spec, name, center), agreed))
 

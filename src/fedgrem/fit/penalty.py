@@ -178,7 +178,7 @@ def choose_pooling(spec: FitSpec, starts: Starts, trip: Trip, place: int) -> Pha
     fits: Params = map_arrays(
         lambda leaf: np.broadcast_to(leaf[:, :, None], (n_sites, 2, count, *leaf.shape[2:])), chosen
     )
-    replies = yield Ask("path_score", ScoreRequest(parts, fits._replace(weights=np.stack(tried, axis=2))))
+    replies = yield Ask("weights_score", ScoreRequest(parts, fits._replace(weights=np.stack(tried, axis=2))))
     return WEIGHTS_PENALTIES[clearly_best(replies.mail.gain, must=wanted is True)]
 
 
@@ -238,9 +238,10 @@ def walk(
     fits: Params = map_arrays(
         lambda leaf: np.broadcast_to(leaf[:, None, None], (n_sites, 2, count, *leaf.shape[1:])), starts.params
     )
-    constants = (np.broadcast_to(np.array(c, dtype=float), (2, count)) for c in (penalties, noise_penalties))
+    along, along_noise = (np.broadcast_to(np.array(c, dtype=float), (2, count)) for c in (penalties, noise_penalties))
     # The rows that a fit may see decide its pull: half of them, or three quarters.
-    central = algorithm.begin(family, fits, starts.n_rows * (1.0 - 1.0 / parts), Pull(*constants, everyone(n_sites)))
+    pull = Pull(along, along_noise, everyone(n_sites))
+    central = algorithm.begin(family, fits, starts.n_rows * (1.0 - 1.0 / parts), pull)
     for number in range(1, rounds + 1):
         told = Progress(
             "penalties", said + number, ROUNDS + NOISE_ROUNDS * (said > 0 or rounds == NOISE_ROUNDS), float("nan")

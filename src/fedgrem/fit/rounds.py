@@ -11,8 +11,8 @@ from fedgrem.kernels.center import row_norm
 from fedgrem.types import Array, Central, Influence, Params, Upload
 
 SETTLED_ERRORS = 0.003
-"""A site also counts as settled when it moves by less than this many standard errors in a round, and less where a tighter
-tolerance is asked for: its rows leave far more open than that."""
+"""A site also counts as settled when it moves by less than this many standard errors in a round, and less where a
+tighter tolerance is asked for: its rows leave far more open than that."""
 
 
 class RoundRecord(NamedTuple):
@@ -53,9 +53,10 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
     family, algorithm, n_sites = spec.family, spec.algorithm, len(central.n_rows)
     errors = min(SETTLED_ERRORS, 3000.0 * spec.tol) if _knows_errors(family) else 0.0
     records: list[RoundRecord] = []
-    last = RoundRecord(*(np.full(n_sites, np.nan), np.full(n_sites, np.inf)), *np.zeros((4, 1)),
-                       np.full(n_sites, np.inf), np.zeros(1))  # fmt: skip
-    influence = Influence(*np.zeros((2, *central.params.weights.shape)), *np.zeros((3, 1)))
+    nothing, far = np.zeros(()), np.full(n_sites, np.inf)
+    last = RoundRecord(0.0 / far, far, nothing, nothing, nothing, nothing, far, nothing)
+    blank = np.zeros(central.params.weights.shape)
+    influence = Influence(blank, blank, nothing, nothing, nothing)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
     for played in range(1, spec.max_rounds + 1):
         asked = algorithm.invited(spec.seed, played - 1, names)
@@ -170,4 +171,4 @@ def _movement(before: Params, after: Params) -> Array:
     moved = np.maximum(theta, np.abs(after.weights - before.weights).max(axis=1))
     if before.noise is None or after.noise is None:
         return np.asarray(moved)
-    return np.maximum(moved, np.abs(after.noise - before.noise).max(axis=(1, 2)))
+    return np.asarray(np.maximum(moved, np.abs(after.noise - before.noise).max(axis=(1, 2))))

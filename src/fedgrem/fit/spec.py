@@ -26,6 +26,13 @@ MOST_PARAMETERS = 400
 """Weights and component parameters of a site up to which standard errors are worth their message."""
 COUNTS = {"n_components": 1000, "n_init": 1000, "max_rounds": 1_000_000, "local_steps": 1000, "levels": 65536}
 """The most that a site will work for."""
+RANGES = {
+    "step_size": "(0, 2)", "penalty_decay": "[0, 1)", "noise_penalty": "[0, inf]", "batch": "(0, 1]", "sites": "(0, 1]",
+    "local_steps": "[1, inf]", "sweeps": "[1, inf]", "transfer": "[0, inf)", "covariate_components": "[1, inf]",
+    "reg_covar": "[0, inf)", "approximation_step": "(0, 1]", "keep": "(0, 1]", "participation": "(0, 1]",
+    "control_step": "[0, 1]",
+}  # fmt: skip
+"""Between what an algorithm's options may be."""
 Alignment = Literal["assignment", "stepwise", "exhaustive", "none"]
 
 
@@ -63,7 +70,7 @@ class FitSpec:
     tol: float = 1e-6
     """Relative movement below which a site counts as settled; 0 plays exactly ``max_rounds``."""
     seed: int = 0
-    units: UnitsPlan = UnitsPlan(standardize=False)
+    units: UnitsPlan = field(default_factory=lambda: UnitsPlan(standardize=False))
     missing: bool = False
     """Whether cells may be missing."""
     score: bool = False
@@ -92,7 +99,7 @@ class FitSpec:
         plain: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
-            plain[one.name] = _plain(value)
+            plain[one.name] = as_plain(value)
         plain["units"] = self.units._asdict()
         if self.given is not None:
             plain["given"] = {k: None if v is None else np.asarray(v).tolist() for k, v in self.given._asdict().items()}
@@ -103,10 +110,13 @@ class FitSpec:
         return json.dumps(self.as_plain())
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """An object of the package by its name and options, and so on inwards; plain values as they are."""
+    if isinstance(value, np.generic):
+        return as_plain(value.item())
     if hasattr(value, "__dataclass_fields__"):
         named = {"name": value.name} if hasattr(value, "name") else {}
-        return named | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return named | {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)  # JSON has no infinity
     return list(value) if isinstance(value, tuple) else value
@@ -124,6 +134,12 @@ def read_spec(plain: Any) -> FitSpec:
         if name not in values:
             raise InputError(f"the spec lacks {name}.")
     return FitSpec(**values)
+
+
+def read_algorithm(plain: Any) -> Algorithm:
+    """An algorithm from its name and options, checked as in a spec."""
+    algorithm: Algorithm = _named("the model", "algorithm", plain)
+    return algorithm
 
 
 def _options(what: str, cls: Any, plain: Any) -> dict[str, Any]:
@@ -167,16 +183,27 @@ def _named(what: str, name: str, value: Any) -> Any:
     options = {"name": value} if isinstance(value, str) else value
     registry = NAMED[name]
     wanted = options.get("name") if isinstance(options, Mapping) else None
-    if wanted not in registry:
+    if not isinstance(wanted, str) or wanted not in registry:
         raise InputError(f"{what} has {name}={str(wanted)[:40]!r}, expected one of {', '.join(registry)}.")
     rest = {key: leaf for key, leaf in options.items() if key != "name"}
-    return registry[wanted](**_options(f"the spec's {name}", registry[wanted], rest))
+    return registry[wanted](**_options(f"{what}'s {name}", registry[wanted], rest))
 
 
 def _simple(what: str, name: str, value: Any, hint: Any) -> Any:
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if value is None and NoneType in kinds:
         return None
+    found = _of_kind(what, name, value, kinds)
+    if found is not None and name in RANGES and not _within(found, RANGES[name]):
+        raise InputError(f"{what} has {name}={value!r}, expected a number in {RANGES[name]}.")
+    if found is not None:
+        return found
+    most = f" of at most {COUNTS[name]}" if name in COUNTS else ""
+    raise InputError(f"{what} has {name}={str(value)[:40]!r}, expected {_words(kinds)}{most}.")
+
+
+def _of_kind(what: str, name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+    """The value, if it is one of the kinds that a field may be; None otherwise."""
     for kind in kinds:
         if get_origin(kind) is Literal and isinstance(value, str) and value in get_args(kind):
             return value
@@ -188,8 +215,20 @@ def _simple(what: str, name: str, value: Any, hint: Any) -> Any:
             return float(value)
         if kind is float and value in ("inf", "-inf"):
             return float(value)
-    most = f" of at most {COUNTS[name]}" if name in COUNTS else ""
-    raise InputError(f"{what} has {name}={str(value)[:40]!r}, expected {_words(kinds)}{most}.")
+    return None
+
+
+def _within(number: float, interval: str) -> bool:
+    """Whether a number is in an interval.
+
+    Examples
+    --------
+    >>> _within(0.0, "(0, 1]"), _within(1.0, "(0, 1]")
+    (False, True)
+    """
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = number >= low if interval[0] == "[" else number > low
+    return above and (number <= high if interval[-1] == "]" else number < high)
 
 
 def _words(kinds: tuple[Any, ...]) -> str:
@@ -200,7 +239,8 @@ def _words(kinds: tuple[Any, ...]) -> str:
 
 def _given(value: Any) -> Params:
     try:
-        return Params(*(None if leaf is None else np.array(leaf, dtype=float) for leaf in
-                        (value["weights"], value["theta"], value.get("noise"))))  # fmt: skip
+        noise = value.get("noise")
+        weights, theta = (np.array(value[name], dtype=float) for name in ("weights", "theta"))
+        return Params(weights, theta, None if noise is None else np.array(noise, dtype=float))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InputError("the spec's given start is not weights (K, R) and theta (K, R, q).") from error

@@ -20,7 +20,7 @@ from fedgrem.plots.axes import (
     tidy,
     title_of_some,
 )
-from fedgrem.report.attributes import check_fitted, own_distance, pull, suspect_beyond, suspect_sites
+from fedgrem.report.attributes import check_fitted, own_distance, suspect_beyond, suspect_sites
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def plot_thresholds(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes
     check_fitted(model)
     order = oddest(model)
     ax = own_axes(ax, (6.4, 1.9 + 0.27 * len(order)))
-    found = (model.site_distance_, suspect_beyond(model), own_distance(model), pull(model), suspect_sites(model))
-    distance, limit, own, tick, suspect = (values[order] for values in found)
+    distance, tick, limit = model.site_distance_[order], model.site_threshold_[order], suspect_beyond(model)[order]
+    own, suspect = own_distance(model)[order], suspect_sites(model)[order]
     places = np.arange(len(order))
     within = np.concatenate([distance.ravel(), limit, own, tick.ravel()])
     end = 1.06 * max(float(within[np.isfinite(within)].max(initial=0.0)), 1e-9)

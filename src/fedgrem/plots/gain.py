@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedgrem.algorithms.path import CLEAR
 from fedgrem.errors import InputError
 from fedgrem.plots.axes import LOSS_COLOR, MOST_ROWS, PALETTE, QUIET, own_axes, short, tidy
-from fedgrem.report.gain import Gains
+from fedgrem.report.gain import CLEAR, Gains
 from fedgrem.types import Array
 
 if TYPE_CHECKING:

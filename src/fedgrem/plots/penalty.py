@@ -9,7 +9,7 @@ import numpy as np
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import LOSS_COLOR, PALETTE, QUIET, own_axes, tidy
-from fedgrem.report.attributes import local_only
+from fedgrem.report.attributes import check_fitted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,14 +23,15 @@ def plot_penalty(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     model : fitted with ``penalty="auto"``.
     ax : where to draw; a new figure by default.
     """
-    path = getattr(model, "penalty_path_", None)
-    if path is None:
+    check_fitted(model)
+    path = model.penalty_path_
+    if not path:
         raise InputError("no penalties were compared in this fit; fit with penalty='auto'.")
     ax = own_axes(ax, (5.6, 3.6))
     place = np.arange(len(path["penalties"]))
     ax.axhline(0.0, color="black", linewidth=1.0)
     for k, gains in enumerate(path["site_gain"]):
-        alone = bool(local_only(model)[k])
+        alone = bool(model.local_only_[k])
         ax.plot(place, gains, color=LOSS_COLOR if alone else QUIET, linewidth=0.8, alpha=1.0 if alone else 0.6,
                 zorder=2 if alone else 1)  # fmt: skip
     ax.errorbar(place, path["gain"], yerr=path["error"], color=PALETTE[0], linewidth=2.2, capsize=3,

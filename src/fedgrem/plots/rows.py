@@ -76,9 +76,7 @@ def _components(model: Any, sample: GivenRows) -> Array:
     return np.asarray(model.predict_component(sample.rows, sample.target, sites=labels))
 
 
-def _project(
-    model: BaseFederatedMixture, sample: GivenRows, suspect: Array
-) -> tuple[Array, Array | None, Array]:
+def _project(model: BaseFederatedMixture, sample: GivenRows, suspect: Array) -> tuple[Array, Array | None, Array]:
     """The rows, the centers where they are points among the rows, and the share of the spread in either direction."""
     rows = nw.from_native(sample.rows, eager_only=True).to_numpy() if is_frame(sample.rows) else sample.rows
     rows = np.asarray(rows, dtype=float)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plot_selection(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     """BIC and ICL by the number of components, less their least; the one that chose is the bold line."""
     check_fitted(model)
-    if not hasattr(model, "selection_"):
+    if not model.selection_:
         raise InputError(
             f"n_components={model.n_components!r} was given, so that there is no curve; fit with n_components='auto' "
             "or a range."

@@ -65,7 +65,7 @@ def _projection(model: BaseFederatedMixture, theta: Array) -> tuple[Any, tuple[s
     if len(names) == 2:
         return (lambda x: x), (names[0], names[1])
     spread = spread_within(model)
-    unit = 1.0 if spread is None or spread.shape[1] != len(names) else np.median(spread, axis=0)
+    unit = 1.0 if spread is None else np.median(spread, axis=0)
     center, theta = center / unit, theta / unit
     middle = center.mean(axis=0)
     _, values, directions = np.linalg.svd(center - middle, full_matrices=False)

@@ -4,10 +4,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgrem.algorithms.verdicts import NOT_JUDGED, SUSPECT
+from fedgrem.algorithms.base import Traits
+from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.estimators.verdicts import thresholds
+from fedgrem.fit.verdicts import SUSPECT
 from fedgrem.types import Array
 
 Sharing = Literal["alone", "pulled", "shared"]
@@ -18,22 +19,6 @@ KINDS = {
     "FederatedRegressionMixture": "mixture of linear regressions",
     "FederatedMixture": "custom mixture",
 }
-TITLES = {
-    "fedgrem": "FedGrEM",
-    "local-em": "Local-EM",
-    "local-grem": "Local-GrEM",
-    "fedem": "FedEM",
-    "fedgmm": "FedGMM",
-    "tgmm": "TGMM",
-    "fedem-sa": "FedEM-SA",
-    "pooled-em": "Pooled-EM",
-    "pooled-grem": "Pooled-GrEM",
-}
-"""Of the algorithms, as the papers write them."""
-ALONE = ("local-em", "local-grem", "tgmm")
-"""Algorithms whose center nobody is moved to."""
-SHARED = ("pooled-em", "pooled-grem", "fedem", "fedgmm", "fedem-sa")
-"""Algorithms that give all sites the same components."""
 LEAST_UNIT = 1e-300
 """Something to divide by where a standard deviation is 0."""
 
@@ -44,40 +29,27 @@ def check_fitted(model: BaseFederatedMixture) -> None:
         raise InputError(f"this {type(model).__name__} is not fitted; call fit first.")
 
 
-def option(model: BaseFederatedMixture, name: str, otherwise: Any = None) -> Any:
-    """An argument of the constructor, or what stands for it in a model that knows none of this name."""
-    return getattr(model, name, otherwise)
-
-
 def kind(model: BaseFederatedMixture) -> str:
     """What was fitted, in words."""
     return KINDS.get(type(model).__name__, type(model).__name__)
 
 
-def algorithm_title(model: BaseFederatedMixture) -> str:
-    """The algorithm as the papers write it, whether the model was given its name or an object."""
-    chosen = option(model, "algorithm", "fedgrem")
-    if isinstance(chosen, str):
-        return TITLES.get(chosen, chosen)
-    return str(getattr(getattr(chosen, "traits", chosen), "title", type(chosen).__name__))
+def traits(model: BaseFederatedMixture) -> Traits:
+    """What the algorithm says of itself, whether the model was given its name or an object."""
+    return as_algorithm(model.algorithm).traits
 
 
 def algorithm_name(model: BaseFederatedMixture) -> str:
     """The algorithm as the option of this name takes it."""
-    return algorithm_title(model).lower()
-
-
-def pools_rows(model: BaseFederatedMixture) -> bool:
-    """Whether all rows were fitted as if they came from one site."""
-    return algorithm_name(model).startswith("pooled")
+    return as_algorithm(model.algorithm).name
 
 
 def sharing(model: BaseFederatedMixture) -> Sharing:
     """Whether the fit pulled sites to the center, left them alone, or gave all the same components."""
-    name = algorithm_name(model)
-    if name in ALONE or (name == "fedgrem" and model.penalty_ == 0):
+    said = traits(model)
+    if said.sharing == "none" or (said.pulls and model.penalty_ == 0):
         return "alone"
-    return "shared" if name in SHARED or np.isinf(model.penalty_) else "pulled"
+    return "shared" if said.sharing == "all" or np.isinf(model.penalty_) else "pulled"
 
 
 def thetas(model: BaseFederatedMixture) -> Array:
@@ -112,55 +84,42 @@ def spread_within(model: BaseFederatedMixture) -> Array | None:
 
     None for a model that does not estimate them.
     """
-    covariances = getattr(model, "center_covariances_", None)
-    if covariances is None:
+    if getattr(model, "covariance_type", "identity") == "identity":
         return None
-    return np.asarray(np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1)))
+    return np.asarray(np.sqrt(np.diagonal(model.center_covariances_, axis1=-2, axis2=-1)))
 
 
 def parameter_units(model: BaseFederatedMixture) -> Array:
     """What makes the parameters of a component comparable whatever units the columns are in, ``(q,)``.
 
-    The standard deviation within components where it is known. For coefficients the response's scale over the
+    The standard deviation within components where it is estimated. For coefficients the response's scale over the
     column's, if the fit was standardized by them: a coefficient then counts as what it does to the response over the
-    column's usual range. 1 where neither is known.
+    column's usual range. 1 otherwise.
     """
-    n_parameters, spread = model.center_.shape[1], spread_within(model)
-    if spread is not None and spread.shape[1] == n_parameters:
+    spread = spread_within(model)
+    if spread is not None:
         return np.asarray(np.maximum(np.median(spread, axis=0), LEAST_UNIT))
-    scale = getattr(model, "scale_", None)
-    if has_response(model) and scale is not None and len(scale) == n_parameters + 1:
-        return np.asarray(np.maximum(scale[-1] / scale[:-1], LEAST_UNIT))
-    return np.ones(n_parameters)
+    if has_response(model):
+        return np.asarray(np.maximum(model.scale_[-1] / model.scale_[:-1], LEAST_UNIT))
+    return np.ones(model.center_.shape[1])
 
 
 def measured_in_noise(model: BaseFederatedMixture) -> bool:
     """Whether distances from the center are in units of an estimated noise, and so do not depend on the columns'."""
-    return spread_within(model) is not None or option(model, "noise", "unit") != "unit"
+    return spread_within(model) is not None or estimates_noise(model)
 
 
-def of_center(model: BaseFederatedMixture, name: str) -> Array | None:
-    """One number per component of the center, such as its intercept, ``(R,)``; None where it has none, or only 0."""
-    found = getattr(model, f"center_{name}_", None)
-    values = np.asarray(() if found is None else found, dtype=float)
-    return values if values.shape == (len(model.center_),) and values.any() else None
+def estimates_noise(model: BaseFederatedMixture) -> bool:
+    """Whether this is a regression that does not take its noise as known."""
+    return bool(getattr(model, "noise", "unit") != "unit")
 
 
-def center_errors(model: BaseFederatedMixture) -> Array | None:
-    """Standard errors of the centers, ``(R, q)``; None where none were asked for."""
-    errors: Array | None = getattr(model, "center_se_", None)
-    return errors
-
-
-def local_only(model: BaseFederatedMixture) -> Array:
-    """Which sites were given their own fit back, ``(K,)``."""
-    alone = getattr(model, "local_only_", getattr(model, "fitted_alone_", None))
-    return np.asarray(np.zeros(len(model.site_names_), dtype=bool) if alone is None else alone)
-
-
-def pull(model: BaseFederatedMixture) -> Array:
-    """Shrinkage threshold of each component of each site in the last round, ``(K, R)``; 0 at sites fitted alone."""
-    return np.where(local_only(model)[:, None], 0.0, thresholds(model, model.weights_, model.n_rows_))
+def center_line(model: BaseFederatedMixture, name: str) -> Array | None:
+    """The center's ``intercept`` or ``noise``, ``(R,)``; None where the model has none."""
+    if not has_response(model) or (name == "intercept" and not model._units_plan().intercept):
+        return None
+    values: Array = getattr(model, f"center_{name}_")
+    return values
 
 
 def suspect_beyond(model: BaseFederatedMixture) -> Array:
@@ -177,23 +136,13 @@ def own_distance(model: BaseFederatedMixture) -> Array:
 
 
 def _evidence(model: BaseFederatedMixture, name: str, otherwise: float) -> Array:
-    found = getattr(model, "site_evidence_", {})
+    found = model.site_evidence_
     return np.asarray(found[name]) if found else np.full(len(model.site_names_), otherwise)
-
-
-def verdicts(model: BaseFederatedMixture) -> Array:
-    """One word per site, ``(K,)``; a model that an older fedgrem saved was not judged."""
-    return np.asarray(getattr(model, "site_verdict_", np.full(len(model.site_names_), NOT_JUDGED)))
 
 
 def suspect_sites(model: BaseFederatedMixture) -> Array:
     """Which sites are suspect, ``(K,)``."""
-    return np.asarray(verdicts(model) == SUSPECT)
-
-
-def vanished(model: BaseFederatedMixture) -> Array:
-    """Components ``(K, R)`` of which a site holds less than one row; none of a model that does not say."""
-    return np.asarray(getattr(model, "vanished_", np.zeros(model.weights_.shape, dtype=bool)))
+    return np.asarray(model.site_verdict_ == SUSPECT)
 
 
 def selection_of(model: BaseFederatedMixture) -> dict[str, Any] | None:
@@ -201,11 +150,11 @@ def selection_of(model: BaseFederatedMixture) -> dict[str, Any] | None:
 
     A value that is not finite, of a fit that no site could judge, becomes None.
     """
-    curve = getattr(model, "selection_", None)
-    if curve is None:
+    curve = model.selection_
+    if not curve:
         return None
     plain = {
         name: [None if isinstance(v, float) and not np.isfinite(v) else v for v in column.tolist()]
         for name, column in curve.items()
     }
-    return {"criterion": option(model, "criterion"), "chosen": int(model.n_components_)} | plain
+    return {"criterion": model.criterion, "chosen": int(model.n_components_)} | plain

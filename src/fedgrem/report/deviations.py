@@ -5,7 +5,15 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.report.attributes import LEAST_UNIT, option, parameter_names, parameter_units, thetas
+from fedgrem.report.attributes import (
+    LEAST_UNIT,
+    center_line,
+    estimates_noise,
+    parameter_names,
+    parameter_units,
+    spread_within,
+    thetas,
+)
 from fedgrem.types import Array
 
 INTERCEPT = "intercept"
@@ -60,31 +68,25 @@ def deviations_of(model: BaseFederatedMixture) -> Deviations:
     which may be far from any row, the intercept differs wherever a slope does.
     """
     names, units, away = parameter_names(model), parameter_units(model), thetas(model) - model.center_
-    level, common = getattr(model, "intercept_", None), getattr(model, "center_intercept_", None)
-    if level is None or common is None or not (np.any(level) or np.any(common)):
+    common = center_line(model, "intercept")
+    if common is None:
         return Deviations(names, away, units)
-    location, scale = getattr(model, "location_", None), getattr(model, "scale_", None)
-    raised = level - common
-    if location is not None:
-        raised = raised + away @ location[:-1]
-    name = INTERCEPT if location is None or not location.any() else TYPICAL_INTERCEPT
-    unit = 1.0 if scale is None else max(float(scale[-1]), LEAST_UNIT)
+    raised = model.intercept_ - common + away @ model.location_[:-1]
+    name = TYPICAL_INTERCEPT if model.location_.any() else INTERCEPT
+    unit = max(float(model.scale_[-1]), LEAST_UNIT)
     return Deviations([*names, name], np.concatenate([away, raised[..., None]], axis=2), np.append(units, unit))
 
 
 def spreads_of(model: BaseFederatedMixture) -> Spreads:
     """Every site's own spread against the common one; of no column where it is not estimated, or not kept."""
-    own, common = getattr(model, "covariances_", None), getattr(model, "center_covariances_", None)
-    if own is not None and common is not None:
-        ratio = np.sqrt(_variances(own) / _variances(common))
+    if spread_within(model) is not None:
+        ratio = np.sqrt(_variances(model.covariances_) / _variances(model.center_covariances_))
         return Spreads("spread", [f"spread in {name}" for name in parameter_names(model)], ratio, _clear(model, ratio))
-    own, common = getattr(model, "noise_", None), getattr(model, "center_noise_", None)
-    kind = option(model, "noise", "unit")
-    if own is None or common is None or kind == "unit":
+    if not estimates_noise(model):
         nothing = np.empty((len(model.site_names_), 1, 0))
         return Spreads("spread", [], nothing, nothing > 0)
-    ratio = (own / np.maximum(common, LEAST_UNIT))[:, :, None]
-    if kind == "shared":
+    ratio = (model.noise_ / np.maximum(model.center_noise_, LEAST_UNIT))[:, :, None]
+    if model.noise == "shared":
         ratio = ratio[:, :1]
     return Spreads("noise", ["noise"], ratio, _clear(model, ratio))
 

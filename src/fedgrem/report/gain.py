@@ -6,13 +6,14 @@ from zlib import crc32
 
 import numpy as np
 
-from fedgrem.algorithms.path import CLEAR
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.rows import GivenRows, given_rows
 from fedgrem.types import Array
 
 ALONE = "local-em"
+CLEAR = 2.0
+"""Standard errors from which on a gain or a loss is clear."""
 FEWEST_HELD = 2
 """Rows that a site must hold back to be judged: fewer have no standard error."""
 
@@ -102,7 +103,7 @@ def measure_gain(
         )
     seen, unseen = given.take(used & ~held), given.take(held)
     together = _refitted(model, seen, {"random_state": seed})
-    alone = _refitted(model, seen, {"random_state": seed, "algorithm": ALONE})
+    alone = _refitted(model, seen, {"random_state": seed, "algorithm": ALONE, "penalty": "auto", "fallback": None})
     labels = model.site_names_[unseen.site]
     scores = [np.asarray(fit.score_samples(unseen.rows, unseen.target, sites=labels)) for fit in (together, alone)]
     judged = []
@@ -117,9 +118,7 @@ def measure_gain(
     return Gains(judged, too_small, given.unknown, share, bool(together.converged_ and alone.converged_))
 
 
-def _split(
-    given: GivenRows, names: list[str], n_components: int, share: float, seed: int
-) -> tuple[Array, Array]:
+def _split(given: GivenRows, names: list[str], n_components: int, share: float, seed: int) -> tuple[Array, Array]:
     """Which rows are used at all, and which are held back, ``(N,)`` each; what a site holds back is its own affair."""
     used, held = np.ones(len(given.site), dtype=bool), np.zeros(len(given.site), dtype=bool)
     for k in np.unique(given.site).tolist():

@@ -6,13 +6,12 @@ import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.attributes import (
-    center_errors,
-    of_center,
+    center_line,
     parameter_names,
     parameter_units,
-    pull,
     spread_within,
     suspect_beyond,
+    traits,
 )
 from fedgrem.report.deviations import Deviations, Spreads, deviations_of, spreads_of
 from fedgrem.report.numbers import contrast, decimals_for, fixed, largest, most_telling, number, signed
@@ -53,9 +52,7 @@ class Table(NamedTuple):
 
 def center_map(model: BaseFederatedMixture) -> Table:
     """The common centers in the columns' own units, with standard deviations within components where they are known."""
-    center, names, errors, spread = model.center_, parameter_names(model), center_errors(model), spread_within(model)
-    if spread is not None and spread.shape[1] != center.shape[1]:
-        spread = None
+    center, names, errors, spread = model.center_, parameter_names(model), model.center_se_, spread_within(model)
     own = spread is not None and len(spread) == len(center) > 1
     shared = spread is not None and not own
     shades, kept = contrast(center), most_telling(center, parameter_units(model), MOST_PARAMETERS)
@@ -70,7 +67,7 @@ def center_map(model: BaseFederatedMixture) -> Table:
         ]
         rows.append((names[j], cells + ([Cell(small=within[0])] if shared else [])))
     for name in ("intercept", "noise"):
-        values = of_center(model, name)
+        values = center_line(model, name)
         if values is not None:
             digits = decimals_for(values)
             known = _known_to(values, getattr(model, f"center_{name}_se_", None))
@@ -92,7 +89,7 @@ def _known_to(values: Array, errors: Array | None) -> list[str]:
 def site_map(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     """One line per site, the oddest first: verdict, rows, weights, distance of each component, and its limits."""
     names = [site.name for site in summary.sites]
-    limits, pulls = (dict(zip(names, values, strict=True)) for values in (suspect_beyond(model), pull(model)))
+    limits, pulls = (dict(zip(names, values, strict=True)) for values in (suspect_beyond(model), model.site_threshold_))
     judged = bool(np.isfinite(list(limits.values())).any())
     farthest = max([site.farthest for site in summary.sites] + [1e-12])
     away = model.site_distance_[model.site_distance_ > 0]
@@ -119,7 +116,7 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
             "limit": fixed(limit, digits),
         }
 
-    pulled = any(own.any() for own in pulls.values())
+    pulled = traits(model).pulls and bool(model.site_threshold_.any())
     return {"judged": judged, "pulled": pulled, "lines": [line(site) for site in summary.oddest_first]}
 
 

@@ -1,18 +1,14 @@
 """Names of the algorithms as the papers write them."""
 
-NAMES = {
-    "fedgrem": "FedGrEM",
-    "local-em": "Local-EM",
-    "local-grem": "Local-GrEM",
-    "fedem": "FedEM",
-    "fedgmm": "FedGMM",
-    "tgmm": "TGMM",
-    "fedem-sa": "FedEM-SA",
-    "pooled-em": "Pooled-EM",
-    "pooled-grem": "Pooled-GrEM",
-}
+from fedgrem.algorithms.registry import ALGORITHMS
 
 
 def name_of(algorithm: str) -> str:
-    """The name of an algorithm as people write it; one that is not known as it is."""
-    return NAMES.get(algorithm, algorithm)
+    """The title of an algorithm; one that is not known as it is.
+
+    Examples
+    --------
+    >>> name_of("fedgrem"), name_of("mine")
+    ('FedGrEM', 'mine')
+    """
+    return str(ALGORITHMS[algorithm].traits.title) if algorithm in ALGORITHMS else algorithm

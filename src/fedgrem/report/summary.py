@@ -5,22 +5,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.verdicts import FALSE_ALARM, SUSPECT
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.fit.verdicts import FALSE_ALARM, SUSPECT
 from fedgrem.report.attributes import (
     algorithm_name,
-    center_errors,
+    center_line,
     check_fitted,
     kind,
-    local_only,
-    of_center,
     parameter_names,
     parameter_units,
     selection_of,
     sharing,
     suspect_beyond,
-    vanished,
-    verdicts,
+    traits,
 )
 from fedgrem.report.numbers import largest, most_telling
 from fedgrem.report.text import capital, count, listed, n_cells, paragraph, short, text_table
@@ -91,6 +88,8 @@ class Summary(NamedTuple):
     center_noise: list[float] | None = None
     """Standard deviation about each component of a regression; None where it has none."""
     algorithm: str = "fedgrem"
+    method: str = "FedGrEM"
+    """The algorithm as the papers write it."""
     sharing: str = "pulled"
     """Whether sites were pulled to the center, left alone, or given the same components: pulled, alone or shared."""
     n_local_only: int = 0
@@ -135,9 +134,8 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     ['site-10']
     """
     check_fitted(model)
-    words, evidence = verdicts(model), getattr(model, "site_evidence_", {})
-    unsettled, gone = set(model.unsettled_sites_.tolist()), vanished(model)
-    errors, intercept, noise = center_errors(model), of_center(model, "intercept"), of_center(model, "noise")
+    unsettled = set(model.unsettled_sites_.tolist())
+    errors, intercept, noise = model.center_se_, center_line(model, "intercept"), center_line(model, "noise")
     sites = [
         SiteSummary(
             name=str(name),
@@ -146,10 +144,10 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             distance=model.site_distance_[k].tolist(),
             n_at_center=int(model.at_center_[k].sum()),
             farthest=float(model.site_distance_[k].max()),
-            verdict=str(words[k]),
-            evidence={key: float(value[k]) for key, value in evidence.items() if np.ndim(value)},
+            verdict=str(model.site_verdict_[k]),
+            evidence={key: float(value[k]) for key, value in model.site_evidence_.items() if np.ndim(value)},
             settled=str(name) not in unsettled,
-            vanished=tuple(np.flatnonzero(gone[k]).tolist()),
+            vanished=tuple(np.flatnonzero(model.vanished_[k]).tolist()),
         )
         for k, name in enumerate(model.site_names_)
     ]
@@ -172,8 +170,9 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         center_intercept=None if intercept is None else intercept.tolist(),
         center_noise=None if noise is None else noise.tolist(),
         algorithm=algorithm_name(model),
+        method=traits(model).title,
         sharing=sharing(model),
-        n_local_only=int(local_only(model).sum()),
+        n_local_only=int(model.local_only_.sum()),
     )
 
 
@@ -235,7 +234,7 @@ def _headline(summary: Summary) -> list[str]:
         settled = f"NOT settled, still moving: {moving}; raise max_rounds or tol."
     return [
         f"{capital(summary.kind)}: {count(summary.n_components, 'component')} over {sites}, {rows}",
-        f"{count(summary.n_rounds, 'round')} with penalty {summary.penalty:g}, {settled}",
+        f"{count(summary.n_rounds, 'round')} of {summary.method} with penalty {summary.penalty:g}, {settled}",
     ]
 
 

@@ -24,16 +24,12 @@ from fedgrem.plots import (
 )
 from fedgrem.plots.axes import ink_on, new_figure
 from fedgrem.report.attributes import (
-    algorithm_name,
-    algorithm_title,
     column_names,
-    local_only,
     measured_in_noise,
-    option,
-    pools_rows,
     spread_within,
+    traits,
 )
-from fedgrem.report.gain import ALONE, Gains
+from fedgrem.report.gain import Gains
 from fedgrem.report.maps import center_map, deviations, site_map
 from fedgrem.report.page import picture
 from fedgrem.report.summary import Summary, selection_cell
@@ -61,7 +57,7 @@ def page_values(
 ) -> dict[str, Any]:
     """What ``model.html`` prints; a section that has nothing to say is None."""
     several = len(summary.sites) > 1
-    lines = [*agreement(summary), suspicion(summary), settling(summary, told_to=option(model, "tol", 1.0) <= 0)]
+    lines = [*agreement(summary), suspicion(summary), settling(summary, told_to=model.tol == 0)]
     return {
         "title": headline(summary),
         "summary": summary,
@@ -96,20 +92,22 @@ def drawing(draw: Callable[[Axes], Any], height: float, words: str) -> str:
 
 def can_gain(model: BaseFederatedMixture) -> bool:
     """Whether there is anything to compare: several sites, and not fitted alone anyway."""
-    return len(model.site_names_) > 1 and algorithm_name(model) != ALONE
+    return len(model.site_names_) > 1 and not traits(model).starts_alone
 
 
 def _facts(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     """What was fitted, and how."""
-    sent = model.cost_.get("numbers_per_round")
-    if sent is not None and (summary.sharing == "alone" or pools_rows(model)):
-        sent = None
+    said = traits(model)
+    sent = int(model.cost_["numbers_per_round"]) // len(summary.sites)
     return {
+        "pooled": said.pools_rows,
+        "alone": summary.sharing == "alone" and (said.starts_alone or said.pulls),
+        "pulls": said.pulls,
         "median_rows": float(np.median([site.n_rows for site in summary.sites])),
         "columns": column_names(model) or (summary.parameters if model._theta_name != "params" else []),
-        "algorithm": algorithm_title(model),
-        "penalty_chosen": _penalty_chosen(model) and option(model, "penalty") == "auto",
-        "sent": None if sent is None else int(sent) // len(summary.sites),
+        "algorithm": said.title,
+        "penalty_chosen": bool(model.penalty_path_) and model.penalty == "auto",
+        "sent": 0 if summary.sharing == "alone" or said.pools_rows else sent,
     }
 
 
@@ -136,14 +134,10 @@ def _sites(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     return site_map(model, summary) | {"in_noise": measured_in_noise(model), "vanishing": gone, "picture": drawn}
 
 
-def _penalty_chosen(model: BaseFederatedMixture) -> bool:
-    return getattr(model, "penalty_path_", None) is not None
-
-
 def _penalty(model: BaseFederatedMixture) -> dict[str, Any] | None:
-    if not _penalty_chosen(model):
+    if not model.penalty_path_:
         return None
-    alone = [str(name) for name in model.site_names_[local_only(model)]]
+    alone = [str(name) for name in model.site_names_[model.local_only_]]
     return {"picture": drawing(partial(plot_penalty, model), 3.6, "Gain by penalty"), "alone": alone}
 
 

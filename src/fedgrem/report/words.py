@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedgrem.algorithms.verdicts import FEWEST_SITES, NOT_JUDGED
+from fedgrem.fit.verdicts import FEWEST_SITES, NOT_JUDGED
 from fedgrem.report.gain import Gains, word_of
 from fedgrem.report.numbers import number, signed
 from fedgrem.report.text import capital, count, listed
@@ -121,12 +121,16 @@ def vanishing(summary: Summary, most: int) -> str:
         for site in summary.sites:
             gone = [str(r) for r in site.vanished if (site.distance[r] == 0.0) == at_center]
             if gone:
-                which = f"component{'' if len(gone) == 1 else 's'} {' and '.join(gone)}"
+                which = f"component{'' if len(gone) == 1 else 's'} {_all_of(gone)}"
                 told.append(f"{site.name} {'of' if told else 'has next to no rows of'} {which}")
         if told:
             more = [f"and {count(len(told) - most, 'more site')} of some"] if len(told) > most else []
             sentences.append(f"{', '.join(told[:most] + more)}; what stands there {stands}.")
     return " ".join(sentences)
+
+
+def _all_of(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def settling(summary: Summary, *, told_to: bool) -> Line:

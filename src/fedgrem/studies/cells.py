@@ -1,33 +1,29 @@
 """One cell of a study: draw or split rows, start once, run every method from the same start, measure."""
 
-from functools import partial
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedgrem.algorithms.plan import Plan
-from fedgrem.algorithms.registry import steady_penalty
-from fedgrem.algorithms.start import StartPlan
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import Simulation, simulate
-from fedgrem.data.units import common_units, summarize_site
-from fedgrem.engines.inprocess import InProcess
+from fedgrem.data.stack import Stack
+from fedgrem.data.units import common_units, take_census
 from fedgrem.families.base import Family
-from fedgrem.families.gaussian import Covariance, Gaussian
+from fedgrem.families.covariance import STRUCTURES
+from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
-from fedgrem.kernels.precision import numpy_dtype, precision
-from fedgrem.kernels.responsibilities import row_posterior
+from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.kernels.scores import misclustering_by_site, parameter_errors
 from fedgrem.studies.methods import play_methods
-from fedgrem.studies.specs import DTYPE, FITS, Method, Setting
+from fedgrem.studies.specs import FITS, OURS, PENALTY, Method, Setting
 from fedgrem.studies.splits import Split, by_site, split_and_contaminate
-from fedgrem.studies.starts import RealSearch, paper_starts, poor_starts, search_starts
-from fedgrem.types import Array, FitResult, Array, Params, SiteData
+from fedgrem.studies.starts import RealSearch, paper_starts, poor_starts, search_pooled, search_starts
+from fedgrem.types import Array, FitResult, Params
 
-TOLERANCE = 1e-5
-"""Relative movement in the last round of a simulation: errors of a method are told to three digits."""
+TOLERANCE = 1e-7
+"""Relative movement in the last round of a simulation, or 3e-4 standard errors: errors are told to three digits."""
 FAMILIES: dict[str, Family] = {"gmm": Gaussian(), "mor": LinearRegression()}
 
 
@@ -41,32 +37,36 @@ def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[
 def _play_simulated(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
     assert setting.model == "gmm" or setting.model == "mor"
     simulation = simulate(setting.model, seed=seed, **setting.simulation)
-    family, federation, plan = set_up(setting.model, simulation, seed)
+    spec, federation = set_up(setting.model, simulation, seed)
     if setting.rounds is not None:
-        plan = plan._replace(max_rounds=setting.rounds, tol=0.0)
+        spec = replace(spec, max_rounds=setting.rounds, tol=0.0)
 
-    def search(engine: InProcess, pooled: bool) -> Params:
+    def search(pooled: bool) -> Params:
         if setting.start == "poor":
             return poor_starts(simulation, seed)
-        if setting.start == "shared":
-            return search_starts(family, plan, engine, pooled)
-        return paper_starts(family, federation.merged() if pooled else federation, plan.start, seed)
+        if setting.start == "paper":
+            return paper_starts(spec, federation.merged() if pooled else federation)
+        return search_pooled(spec, federation) if pooled else search_starts(spec, federation)
 
-    with precision("float64"):
-        return [
-            {"snr": signal(simulation)} | told | _errors(simulation, result)
-            for result, told in play_methods(methods, family, federation, plan, search)
-        ]
+    return [
+        {"snr": signal(simulation)} | told | _errors(simulation, result)
+        for result, told in play_methods(methods, spec, federation, search)
+    ]
 
 
-def set_up(model: str, simulation: Simulation, seed: int) -> tuple[Family, Federation, Plan]:
-    """What a simulation of "gmm" or "mor" is fitted by: the paper's family, its rows, and our way to starts."""
+def set_up(model: str, simulation: Simulation, seed: int) -> tuple[FitSpec, Federation]:
+    """What a simulation of "gmm" or "mor" is fitted by, FedGrEM with the paper's family, and its rows."""
     targets = None if simulation.targets is None else list(simulation.targets.values())
     federation = Federation.from_sites(list(simulation.rows), list(simulation.rows.values()), targets)
-    n_sites, n_components, n_parameters = simulation.theta.shape
-    penalty = steady_penalty(2.0, 0.1, n_parameters, n_sites)
-    plan = Plan(StartPlan(n_components), tol=TOLERANCE, seed=seed, start_penalty=penalty)
-    return FAMILIES[model], federation, plan
+    spec = plain_fit(FAMILIES[model], simulation.theta.shape[1], seed)
+    return replace(spec, tol=TOLERANCE), federation
+
+
+def plain_fit(family: Family, n_components: int, seed: int) -> FitSpec:
+    """A fit with the paper's penalty, and nothing after its rounds."""
+    return FitSpec(
+        family, FedGrEM(**OURS), n_components, PENALTY, fallback=False, seed=seed, look=False, standard_errors=False
+    )
 
 
 def signal(simulation: Simulation) -> float:
@@ -99,22 +99,22 @@ def _play_real(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list
     split = split_and_contaminate(by_site(setting.model, seed, setting.embedding), seed, **setting.simulation)
     names = [f"site-{k + 1:03d}" for k in range(len(split.trained))]
     raw = Federation.from_sites(names, split.trained)
-    units = common_units([summarize_site(site) for site in raw.sites])
+    census = [take_census(site) for site in raw.sites]
+    units = common_units(np.stack([one.mean for one in census]), np.stack([one.deviation for one in census]))
     federation = raw.in_units(units)
     tested = [(rows - units.location) / units.scale for rows in split.tested]
-    n_groups = len(np.unique(np.concatenate(split.test_labels)))
     fits = FITS[setting.model]
-    family = Gaussian(cast(Covariance, setting.covariance))
-    penalty = steady_penalty(2.0, 0.1, federation.n_features, len(names))
-    start = StartPlan(n_groups, fits.n_init, fits.short, fits.restart_rows, fits.long)
-    plan = Plan(start, max_rounds=fits.most_rounds, tol=fits.tolerance, seed=seed, start_penalty=penalty)
-    dtype = numpy_dtype(DTYPE)
-    with precision(DTYPE):
-        search, held_out = RealSearch(family, federation, plan, dtype), _HeldOut(family, tested, split)
-        return [
-            told | held_out.scores(result)
-            for result, told in play_methods(methods, family, federation, plan, search, dtype)
-        ]
+    spec = replace(
+        plain_fit(Gaussian(STRUCTURES[setting.covariance]()), len(np.unique(np.concatenate(split.test_labels))), seed),
+        start=StartPlan(fits.n_init, fits.short, fits.long, fits.restart_rows),
+        max_rounds=fits.most_rounds,
+        tol=fits.tolerance,
+    )
+    held_out = _HeldOut(spec.family, tested, split)
+    return [
+        told | held_out.scores(result)
+        for result, told in play_methods(methods, spec, federation, RealSearch(spec, federation))
+    ]
 
 
 class _HeldOut:
@@ -126,11 +126,9 @@ class _HeldOut:
         counts = np.array([len(rows) for rows in tested])
         self._held = np.arange(counts.max()) < counts[:, None]  # (K, n), False where a site has fewer rows
         self._site = np.repeat(np.arange(len(tested)), counts)
-        columns = np.zeros((len(tested), tested[0].shape[1], counts.max()))
-        for k, rows in enumerate(tested):
-            columns[k, :, : len(rows)] = rows.T
-        blank = jnp.ones(self._held.shape)
-        self._data = SiteData(jnp.asarray(columns), blank, blank)
+        rows = np.zeros((*self._held.shape, tested[0].shape[1]))
+        rows[self._held] = np.concatenate(tested)
+        self._stack = Stack([str(k) for k in range(len(tested))], rows, None, self._held.astype(float))
 
     def scores(self, result: FitResult) -> dict[str, float]:
         """What a fit is worth on these rows, as means over honest sites.
@@ -138,27 +136,11 @@ class _HeldOut:
         ``error`` is the percentage of rows in the wrong group, each site relabelled as suits it best;
         ``log_likelihood`` is per row, and knows nothing of labels.
         """
-        params = Params(
-            jnp.asarray(result.weights),
-            jnp.asarray(result.theta),
-            None if result.spread is None else jnp.asarray(result.spread),
-        )
-        found, fit = map(np.asarray, _predicted(self._family, self._data, params))
-        rates = misclustering_by_site(self._site, self._labels, found[self._held])
+        with np.errstate(all="ignore"):
+            share, fit = self._family.row_scores(self._stack, Params(result.weights, result.theta, result.noise))
+        rates = misclustering_by_site(self._site, self._labels, share.argmax(axis=1)[self._held])
         likelihoods = fit.mean(axis=1, where=self._held)
         return {
             "error": 100.0 * float(np.mean(rates[self._honest])),
             "log_likelihood": float(np.mean(likelihoods[self._honest])),
         }
-
-
-@partial(jax.jit, static_argnames="family")
-def _predicted(family: Family, data: SiteData, params: Params) -> tuple[Array, Array]:
-    """The likeliest component of every row, and the row's log-likelihood, ``(K, n)`` each."""
-
-    def one(data: SiteData, params: Params) -> tuple[Array, Array]:
-        density = family.log_density(data, params.theta, params.spread)
-        share, log_likelihood = row_posterior(density, params.weights)
-        return jnp.argmax(share, axis=0), log_likelihood
-
-    return jax.vmap(one)(data, params)

@@ -2,12 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from fedgrem.compiled import cache_folder
 from fedgrem.errors import InputError
 from fedgrem.studies.pages.page import Run, duration, write_report
 from fedgrem.studies.pages.stats import Row
@@ -100,7 +98,7 @@ def play(
     resumed = n_done(study, folder)
     workers = workers or os.cpu_count() or 1
     begin = time.monotonic()
-    with _compiled_programs_kept(), environment({} if data is None else {DATA: str(data.resolve())}):
+    with environment({} if data is None else {DATA: str(data.resolve())}):
         note = prepare(study.settings[0].model, chosen.embedding, say) if study.name in REAL else ""
         rows = run_study(study, folder, workers=workers, on_progress=on_progress)
     seconds = time.monotonic() - begin
@@ -126,14 +124,3 @@ def _amount(done: int, total: int | None) -> str:
     """How much of a file is there; the files of labels are too small for megabytes."""
     size, unit = (1e6, "MB") if max(done, total or 0) >= 1e6 else (1e3, "kB")
     return f"{done / size:.0f} {unit}" if total is None else f"{done / size:.0f} of {total / size:.0f} {unit}"
-
-
-@contextmanager
-def _compiled_programs_kept() -> Iterator[None]:
-    """Workers read this from their environment: only the first ever run of a study compiles."""
-    folder = cache_folder()
-    if folder is None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        yield
-        return
-    with environment({"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}):
-        yield

@@ -2,52 +2,50 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedgrem.algorithms.plan import Plan
-from fedgrem.algorithms.pooled import InOnePot
-from fedgrem.algorithms.registry import build_algorithm
-from fedgrem.algorithms.rounds import run
+from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.data.federation import Federation
 from fedgrem.engines.inprocess import InProcess
-from fedgrem.families.base import Family
+from fedgrem.fit.fit import run
+from fedgrem.fit.spec import FitSpec
 from fedgrem.studies.specs import Method
-from fedgrem.studies.starts import for_every_site
-from fedgrem.types import FitResult, Params
+from fedgrem.studies.starts import from_starts
+from fedgrem.types import FitResult, Params, map_arrays
 
 
 def play_methods(
-    methods: tuple[Method, ...],
-    family: Family,
-    federation: Federation,
-    plan: Plan,
-    search: Callable[[InProcess, bool], Params],
-    dtype: type = np.float64,
+    methods: tuple[Method, ...], spec: FitSpec, federation: Federation, search: Callable[[bool], Params]
 ) -> Iterator[tuple[FitResult, dict[str, Any]]]:
     """The fit of every method, and what a table tells of it: its name, rounds and seconds.
 
-    Methods on pooled rows have one start; all others begin where ours does. Each kind of start is searched for once,
-    and its rows are stacked once; ``search`` is told the engine and whether rows are pooled.
+    Methods on pooled rows have one start; all others begin where ours does. Each kind of start is searched for once;
+    ``search`` is told whether rows are pooled.
     """
-    engines: dict[bool, InProcess] = {}
     found: dict[bool, tuple[Params, float]] = {}
     for method in methods:
-        algorithm = build_algorithm(method.algorithm, family, **method.options)
-        pooled = isinstance(algorithm, InOnePot)
+        algorithm = ALGORITHMS[method.algorithm](**method.options)
+        pooled = algorithm.traits.pools_rows
         if pooled not in found:
             begin = time.perf_counter()
-            engines[pooled] = InProcess(algorithm, federation, plan.start, dtype=dtype)
-            params = for_every_site(search(engines[pooled], pooled), len(federation.sites))
-            params.theta.block_until_ready()
+            params = for_every_site(search(pooled), len(federation.sites))
             found[pooled] = params, time.perf_counter() - begin
         given, start_seconds = found[pooled]
         begin = time.perf_counter()
-        result = run(algorithm, engines[pooled].serving(algorithm), plan._replace(given=given, align=False))
+        own = replace(from_starts(spec, given), algorithm=algorithm, penalty=method.penalty)
+        result = run(own, InProcess(federation, own, threads=1))
         seconds = time.perf_counter() - begin
         yield (
             result,
             {"method": method.name, "rounds": result.n_rounds, "settled": bool(result.converged)}
             | {"seconds": seconds, "start_seconds": start_seconds},
         )
+
+
+def for_every_site(params: Params, n_sites: int) -> Params:
+    """One start as each of K sites gets it; one start per site as it is."""
+    repeated: Params = map_arrays(lambda leaf: np.broadcast_to(leaf, (n_sites, *leaf.shape[1:])), params)
+    return repeated

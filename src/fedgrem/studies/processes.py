@@ -14,8 +14,8 @@ from fedgrem.errors import FedGrEMError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
-"""XLA's flag; given twice, compiled programs would not be found again in JAX's cache."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Workers share the cores: each computes in one thread, set before it loads NumPy."""
 
 
 class InterruptedStudyError(FedGrEMError):
@@ -23,12 +23,12 @@ class InterruptedStudyError(FedGrEMError):
 
 
 def in_processes(play: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Result]]:
-    """Every job with its result, as they finish. Processes are spawned: JAX does not survive a fork."""
+    """Every job with its result, as they finish. Processes are spawned: threads do not survive a fork."""
     if not jobs:
         return
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    with _one_thread_each(), ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
+    with environment(ONE_THREAD), ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
         try:
             with _interrupts_wait():
                 futures = {pool.submit(play, job): job for job in jobs}
@@ -76,24 +76,6 @@ def _interrupts_wait() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if came:
         raise KeyboardInterrupt
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Workers share the cores: each computes in one thread, set before it loads JAX.
-
-    NPROC is the size of XLA's own pool: left at all cores, it hands work from thread to thread, and a cell takes a
-    third longer.
-    """
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    wanted = {
-        "XLA_FLAGS": " ".join(flags if ONE_THREAD in flags else [*flags, ONE_THREAD]),
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "NPROC": "1",
-    }
-    with environment(wanted):
-        yield
 
 
 @contextmanager

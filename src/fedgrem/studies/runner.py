@@ -52,11 +52,10 @@ def run_study(
     _check_same_study(study, folder)
     todo = missing_cells(study, read_rows(folder))
     total = len(study.cells())
-    done = timed_from = total - len(todo)
+    done = before = total - len(todo)
     tell = on_progress or (lambda _: None)
     tell(StudyProgress(done, total, None))
     workers = min(workers or os.cpu_count() or 1, max(1, len(todo)))
-    compiled = done + workers
     begin = time.monotonic()
     with (folder / ROWS).open("a", encoding="utf-8") as file:
         for _, new in in_processes(_play, todo, workers):
@@ -64,11 +63,7 @@ def run_study(
             file.flush()
             os.fsync(file.fileno())
             done += 1
-            if done == compiled:  # every worker has compiled its programs by now: the clock starts again
-                begin, timed_from = time.monotonic(), done
-                tell(StudyProgress(done, total, None))
-                continue
-            rate = (time.monotonic() - begin) / (done - timed_from)
+            rate = (time.monotonic() - begin) / (done - before)
             tell(StudyProgress(done, total, rate * (total - done)))
     return in_order(study, read_rows(folder))
 
@@ -145,11 +140,11 @@ def _as_document(study: Study) -> dict[str, Any]:
         "fedgrem": __version__,
         "settings": [asdict(setting) for setting in study.settings],
         "fits": {model: FITS[model]._asdict() for model in sorted({s.model for s in study.settings} & FITS.keys())},
-        "methods": {method.name: [method.algorithm, method.options] for method in study.methods},
+        "methods": {method.name: [method.algorithm, method.options, method.penalty] for method in study.methods},
     }
 
 
 def _play(cell: Cell) -> list[dict[str, Any]]:
-    from fedgrem.studies.cells import play_cell  # a worker's first import of JAX, after its threads are limited
+    from fedgrem.studies.cells import play_cell  # a worker's first import of NumPy, after its threads are limited
 
     return play_cell(*cell)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,11 @@ from fedgrem.errors import InputError
 
 METHODS = ("fedgrem", "local-em", "local-grem", "fedem", "fedgmm", "tgmm", "fedem-sa", "pooled-em", "pooled-grem")
 """Every system of the package, ours first."""
+PENALTY = 2.0
+"""C of every study, the paper's."""
+OURS: dict[str, Any] = {"center": "huber", "penalty_rows": "site", "local_steps": 1, "memory": 0}
+"""FedGrEM as the studies run it, see docs/studies.md: the paper's central problem, solved to tolerance, rows counted by
+site, and one step a round."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,7 @@ class Method:
     name: str
     algorithm: str
     options: dict[str, Any] = field(default_factory=dict)
+    penalty: float = PENALTY
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Setting:
     rounds: int | None = None
     """Exactly so many rounds, settled or not; None plays until the sites settle."""
     covariance: str = "tied"
-    """Of the components fitted to real data, see :class:`fedgrem.families.gaussian.Gaussian`."""
+    """Of the components fitted to real data, see :mod:`fedgrem.families.covariance`."""
     embedding: str | None = None
     """How images are brought to few dimensions, see :mod:`fedgrem.studies.embeddings`; None fits rows as they are."""
 
@@ -83,8 +89,9 @@ class Study:
         return replace(self, title=f"{self.title} (the paper's starts)", settings=tuple(settings))
 
 
-def _all_methods() -> tuple[Method, ...]:
-    return tuple(Method(name, name) for name in METHODS)
+def methods_named(*names: str) -> tuple[Method, ...]:
+    """The systems of these names, ours with the settings of the studies."""
+    return tuple(Method(name, name, OURS if name == "fedgrem" else {}) for name in names)
 
 
 def _grid(model: Literal["gmm", "mor"], last: float, step: float) -> tuple[Setting, ...]:
@@ -99,22 +106,25 @@ def _seeds(n: int) -> tuple[int, ...]:
 def gmm(quick: bool = False) -> Study:
     """The GMM panel of the paper's simulation figure."""
     settings = _grid("gmm", 2.0, 0.5 if quick else 0.25)
-    return Study("gmm", "Gaussian mixtures", settings, _all_methods(), _seeds(8 if quick else 100))
+    return Study("gmm", "Gaussian mixtures", settings, methods_named(*METHODS), _seeds(8 if quick else 100))
 
 
 def mor(quick: bool = False) -> Study:
     """The regression panel of the paper's simulation figure."""
     settings = _grid("mor", 2.0, 1.0 if quick else 0.25)
-    return Study("mor", "Mixtures of regressions", settings, _all_methods(), _seeds(4 if quick else 100))
+    return Study("mor", "Mixtures of regressions", settings, methods_named(*METHODS), _seeds(4 if quick else 100))
 
 
 def eta(quick: bool = False) -> Study:
-    """The two tables over the step size, with the threshold fixed (the paper) and scaled with the step."""
+    """The two tables over the step size, with the threshold fixed (the paper) and scaled with the step.
+
+    A threshold in proportion to the step is a penalty in proportion to it.
+    """
     sizes = (0.55, 0.95, 1.35) if quick else tuple(np.round(np.arange(0.55, 1.36, 0.1), 2))
     methods = tuple(
-        Method(f"{scaling} {size:.2f}", "fedgrem", {"step_size": float(size), "penalty_scaling": scaling})
-        for scaling in ("fixed", "step")
-        for size in sizes
+        Method(f"{scaling} {size:.2f}", "fedgrem", OURS | {"step_size": float(size)}, penalty)
+        for scaling, penalties in (("fixed", [PENALTY] * len(sizes)), ("step", [PENALTY * float(c) for c in sizes]))
+        for size, penalty in zip(sizes, penalties, strict=True)
     )
     settings = _grid("gmm", 1.75, 0.75 if quick else 0.25)
     return Study("eta", "FedGrEM and its step size", settings, methods, _seeds(8 if quick else 100))
@@ -141,7 +151,7 @@ def theory(quick: bool = False) -> Study:
             for t in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
         ),
     ]
-    methods = (Method("fedgrem", "fedgrem"), Method("local-em", "local-em"))
+    methods = methods_named("fedgrem", "local-em")
     return Study("theory", "The rates of the theorem", tuple(settings), methods, _seeds(4 if quick else 40))
 
 
@@ -155,13 +165,9 @@ def sizes(quick: bool = False) -> Study:
         Setting("K = 100", "gmm", 100.0, {"h": 0.5, "n_sites": 100, "n_outliers": 10}, "K"),
         Setting("K = 1000", "gmm", 1000.0, {"h": 0.5, "n_sites": 1000, "n_outliers": 100}, "K"),
     )
-    methods = tuple(Method(name, name) for name in ("fedgrem", "local-em", "fedem", "pooled-em"))
+    methods = methods_named("fedgrem", "local-em", "fedem", "pooled-em")
     title = "Unequal sites and many sites"
     return Study("sizes", title, settings[:2] if quick else settings, methods, _seeds(3 if quick else 20))
-
-
-DTYPE: Final = "float32"
-"""How fits on real data are run: which group a row belongs to is settled long before the last digits of parameters."""
 
 
 class Fits(NamedTuple):
@@ -209,7 +215,7 @@ def _contaminated(
 def pen(quick: bool = False) -> Study:
     """The paper's table on Pen digits: 44 writers, some of them contaminated."""
     settings = _contaminated("pen", {6.8: 3, 13.6: 6, 20.5: 9}, quick)
-    return Study("pen", "Pen digits", settings, _all_methods(), _seeds(2 if quick else 200))
+    return Study("pen", "Pen digits", settings, methods_named(*METHODS), _seeds(2 if quick else 200))
 
 
 def pen_small(quick: bool = False) -> Study:
@@ -218,20 +224,20 @@ def pen_small(quick: bool = False) -> Study:
         Setting(f"{n} rows", "pen", float(n), {"n_train": n}, "n_train")
         for n in ((60,) if quick else (40, 60, 100, 200))
     )
-    methods = (Method("fedgrem", "fedgrem"), Method("local-em", "local-em"))
+    methods = methods_named("fedgrem", "local-em")
     return Study("pen-small", "Pen digits, few rows per writer", settings, methods, _seeds(4 if quick else 200))
 
 
 def mnist(quick: bool = False) -> Study:
     """The paper's table on MNIST: 70,000 embedded images over 100 random sites."""
     settings = _contaminated("mnist", {8.0: 8, 16.0: 16, 24.0: 24}, quick)
-    return Study("mnist", "MNIST, embedded", settings, _all_methods(), _seeds(2 if quick else 200))
+    return Study("mnist", "MNIST, embedded", settings, methods_named(*METHODS), _seeds(2 if quick else 200))
 
 
 def fashion(quick: bool = False) -> Study:
     """The paper's table on Fashion-MNIST, likewise."""
     settings = _contaminated("fashion", {8.0: 8, 16.0: 16, 24.0: 24}, quick)
-    return Study("fashion", "Fashion-MNIST, embedded", settings, _all_methods(), _seeds(2 if quick else 200))
+    return Study("fashion", "Fashion-MNIST, embedded", settings, methods_named(*METHODS), _seeds(2 if quick else 200))
 
 
 STUDIES: dict[str, Callable[[bool], Study]] = {

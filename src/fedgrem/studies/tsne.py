@@ -43,9 +43,7 @@ class TSNEGradient:
         self._calls = 0
         self._kept: tuple[Array, float] | None = None
 
-    def __call__(
-        self, embedding: Any, P: Any, *, should_eval_error: bool = False, **_: Any
-    ) -> tuple[float, Array]:
+    def __call__(self, embedding: Any, P: Any, *, should_eval_error: bool = False, **_: Any) -> tuple[float, Array]:
         """The divergence, and the gradient, ``(n, q)``, in openTSNE's scale: a quarter of the true one.
 
         Parameters

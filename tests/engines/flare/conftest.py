@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.engines.flare.studies import NAMES, write_site
+from tests.engines.remote.studies import NAMES, write_site
 
 UNABLE = None
 if find_spec("nvflare") is None:
@@ -29,7 +29,7 @@ def study(flare, tmp_path_factory):
     from fedgrem.cli.sites_demo import free_port
     from fedgrem.engines.flare.kit import init_study
     from fedgrem.engines.flare.processes import start_server, start_site, stop
-    from fedgrem.engines.flare.site import write_settings
+    from fedgrem.engines.remote.site import write_settings
 
     folder = tmp_path_factory.mktemp("study")
     made = init_study(folder / "study", NAMES, "localhost", free_port())

@@ -16,11 +16,12 @@ import pytest
 
 from fedgrem import FederatedGaussianMixture
 from fedgrem.engines.flare.operate import Fit, begin, carry_out, run_folder
-from fedgrem.engines.flare.roster import Rules
-from fedgrem.engines.flare.store import CHECKPOINT, read_result
+from fedgrem.engines.remote.journal import JOURNAL
+from fedgrem.engines.remote.result import read_result
+from fedgrem.engines.remote.roster import Rules
 from fedgrem.errors import FedGrEMError, SitesError
-from fedgrem.estimators.network import adopt, recipe_for
-from tests.engines.flare.studies import NAMES, rows_of
+from fedgrem.estimators.network import adopt, spec_for
+from tests.engines.remote.studies import NAMES, rows_of
 
 OFF_THE_LIST = "nvflare.app_common.np.np_trainer.NPTrainer"
 """NVFlare allows it by default; our kits do not."""
@@ -30,7 +31,7 @@ class Evil(Executor):
     def execute(self, *_):
         open({flag!r}, "w").close()
 """
-OPTIONS = {"n_components": 2, "covariance": "identity", "penalty": 2.0, "n_init": 2, "max_rounds": 100, "tol": 0.0}
+OPTIONS = {"n_components": 2, "covariance_type": "identity", "penalty": 2.0, "n_init": 2, "max_rounds": 100, "tol": 0.0}
 OPTIONS |= {"random_state": 3}
 
 
@@ -65,8 +66,8 @@ def submit(place, name, change, until, seconds=60.0, deadline=6.0):
     from fedgrem.engines.flare.processes import wait_until
     from fedgrem.engines.flare.session import session
 
-    recipe = recipe_for(FederatedGaussianMixture(2, covariance="identity", n_init=1, max_rounds=2))
-    job = write_job(place.folder / name, recipe, list(NAMES), f"run-{name}", Rules(min_sites=3, deadline=deadline))
+    spec = spec_for(FederatedGaussianMixture(2, covariance_type="identity", n_init=1, max_rounds=2))
+    job = write_job(place.folder / name, spec, list(NAMES), f"run-{name}", Rules(min_sites=3, deadline=deadline))
     config = job / "site" / "config" / "config_fed_client.json"
     content = json.loads(config.read_text())
     change(job, content["executors"][0])
@@ -144,7 +145,7 @@ def test_a_site_without_a_right_certificate_does_not_get_in(taken_over):
 
 def test_an_honest_job_still_runs_on_the_same_study(taken_over):
     result = taken_over.study.server / "runs" / "run-honest" / "result.npz"
-    # Three sites compile at once, on a machine that may have better to do: no site is to be given up meanwhile.
+    # On a machine that may have better to do: no site is to be given up meanwhile.
     number, status, story = submit(
         taken_over,
         "honest",
@@ -201,7 +202,7 @@ def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_a
 
     place = taken_over.study
     rules = Rules(min_sites=3, deadline=60.0)
-    run = begin(place, Fit(recipe_for(FederatedGaussianMixture(**OPTIONS)), list(NAMES), rules))
+    run = begin(place, Fit(spec_for(FederatedGaussianMixture(**OPTIONS)), list(NAMES), rules))
 
     first = Watched(place, run)
     first.reach(10)
@@ -217,14 +218,14 @@ def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_a
     first.join()
     assert isinstance(first.error, SitesError)
     assert "fedgrem sites resume" in str(first.error)
-    assert (run_folder(place, run) / CHECKPOINT).exists()
+    assert (run_folder(place, run) / JOURNAL).exists()
 
     start_server(place.server)
     wait_for_server(place)
     wait_for_sites(place, list(NAMES), 60.0)
     second = Watched(place, run).join()
     assert second.error is None
-    assert second.rounds[0] > 25, "it went on from the checkpoint, not from the beginning"
+    assert second.rounds[0] == 1, "the journal is played again, and then it goes on"
     assert second.rounds[-1] == OPTIONS["max_rounds"]
 
     finished = second.finished

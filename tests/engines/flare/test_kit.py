@@ -19,9 +19,9 @@ from fedgrem.engines.flare.kit import (
     server_address,
     site_of,
 )
-from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.roster import Rules
+from fedgrem.engines.remote.roster import Rules
 from fedgrem.errors import InputError
+from tests.engines.remote.studies import spec_of
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_private_keys_are_private(made):
 
 
 def test_a_job_names_our_classes_and_sends_each_its_own_part(tmp_path):
-    job = write_job(tmp_path, Recipe("gaussian", "fedgrem", 2), ["north"], "run-1", Rules())
+    job = write_job(tmp_path, spec_of(), ["north"], "run-1", Rules())
     files = sorted(str(path.relative_to(job)) for path in job.rglob("*") if path.is_file())
     assert files == ["center/config/config_fed_server.json", "meta.json", "site/config/config_fed_client.json"]
     site = json.loads((job / files[2]).read_text())

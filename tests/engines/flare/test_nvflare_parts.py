@@ -15,21 +15,21 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedgrem.engines.flare.controller import run_folder
-from fedgrem.engines.flare.declaration import CENSUS, STEP, Order
 from fedgrem.engines.flare.executor import SiteExecutor
 from fedgrem.engines.flare.filters import OutgoingGuard
-from fedgrem.engines.flare.guard import LOG, read_log
 from fedgrem.engines.flare.launcher import MOST_RESTARTS, RestartingHandle
 from fedgrem.engines.flare.messages import Letter, envelope, opened
-from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.site import write_settings
 from fedgrem.engines.flare.transport import Push, answer_from
-from fedgrem.engines.flare.wire import encode
+from fedgrem.engines.remote.declaration import CENSUS, STEP
+from fedgrem.engines.remote.declaration import HELLO as FIRST
+from fedgrem.engines.remote.guard import LOG, read_log
+from fedgrem.engines.remote.site import write_settings
+from fedgrem.engines.remote.wire import encode
 from fedgrem.errors import InputError, MessageError, PausedError
-from tests.engines.flare.studies import write_site
+from tests.engines.remote.studies import fields, spec_of, write_site
 
-RECIPE = Recipe("gaussian", "fedgrem", 2)
-HELLO = Letter(5, encode(Order((), None, np.asarray(False))))
+SPEC = spec_of().as_plain()
+HELLO = Letter(5, encode(FIRST))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def context(tmp_path):
     for folder in ("local", "app/config"):
         (tmp_path / folder).mkdir(parents=True)
     write_settings(write_site(tmp_path, "north"), tmp_path / "local")
-    job = {"executors": [{"executor": {"args": {"recipe": RECIPE.as_plain()}}}]}
+    job = {"executors": [{"executor": {"args": {"spec": SPEC}}}]}
     (tmp_path / "app" / "config" / "config_fed_client.json").write_text(json.dumps(job))
     workspace = SimpleNamespace(
         get_site_config_dir=lambda: str(tmp_path / "local"),
@@ -78,7 +78,7 @@ def test_what_is_no_letter_is_refused(shareable):
 
 
 def test_the_executor_answers_with_the_number_of_the_exchange(context):
-    reply = ask(SiteExecutor(RECIPE.as_plain()), context)
+    reply = ask(SiteExecutor(SPEC), context)
     assert reply.exchange == 5
     assert set(reply.fields) == {"n_rows", "mean", "deviation", "gaps", "names"}
 
@@ -88,7 +88,7 @@ def test_whatever_goes_wrong_at_a_site_leaves_it_as_one_word(context, caplog):
     settings = write_site(context.folder, "north")._replace(data=str(context.folder / "secret.csv"))
     write_settings(settings, context.folder / "local")
     with caplog.at_level(logging.ERROR):
-        reply = ask(SiteExecutor(RECIPE.as_plain()), context)
+        reply = ask(SiteExecutor(SPEC), context)
     assert reply == Letter(5, {}, "rows")
     assert "secret-patient" in caplog.text, "the site's own log has the details"
 
@@ -98,15 +98,15 @@ def test_a_crash_at_a_site_leaves_it_as_one_word(context, monkeypatch):
         raise RuntimeError("row 7 is 42.0")
 
     monkeypatch.setattr("fedgrem.engines.flare.executor.SiteAtWork.answer", burst)
-    assert ask(SiteExecutor(RECIPE.as_plain()), context) == Letter(5, {}, "failed")
+    assert ask(SiteExecutor(SPEC), context) == Letter(5, {}, "failed")
 
 
-def test_a_recipe_that_the_site_does_not_know_is_declined(context):
+def test_a_spec_that_the_site_does_not_know_is_declined(context):
     assert ask(SiteExecutor({"family": "evil"}), context).declined == "order"
 
 
 def test_the_filter_lets_a_declared_answer_out_and_logs_it(context):
-    shareable = SiteExecutor(RECIPE.as_plain()).execute(CENSUS, envelope(HELLO), context, Signal())
+    shareable = SiteExecutor(SPEC).execute(CENSUS, envelope(HELLO), context, Signal())
     shareable["rows"] = [[1.0, 2.0]]  # not in the letter: it does not get through either
     out = OutgoingGuard().process(shareable, context)
     assert "rows" not in out
@@ -118,9 +118,9 @@ def test_the_filter_lets_a_declared_answer_out_and_logs_it(context):
 @pytest.mark.parametrize(
     "letter",
     [
-        Letter(5, encode({"rows": np.ones((47, 2))})),
+        Letter(5, fields(rows=np.ones((47, 2)))),
         Letter(5, {}, "row 7 is 42.0"),
-        Letter(5, encode({"rows": np.ones(3)}), "floor"),
+        Letter(5, fields(rows=np.ones(3)), "floor"),
     ],
 )
 def test_the_filter_replaces_everything_else_by_a_refusal(context, letter):
@@ -128,7 +128,7 @@ def test_the_filter_replaces_everything_else_by_a_refusal(context, letter):
     assert not (context.folder / LOG).exists()
 
 
-def test_the_filter_refuses_what_is_no_letter_and_a_job_without_a_recipe(context):
+def test_the_filter_refuses_what_is_no_letter_and_a_job_without_a_spec(context):
     assert opened(OutgoingGuard().process(Shareable(), context)).declined == "guard"
     (context.folder / "app" / "config" / "config_fed_client.json").write_text("{}")
     assert opened(OutgoingGuard().process(envelope(HELLO), context)).declined == "guard"

@@ -6,25 +6,24 @@ import pytest
 from fedgrem import FederatedGaussianMixture
 from fedgrem.cli.sites_fit import save_fitted
 from fedgrem.cli.sites_search import DONE, RUNS, is_candidate, next_fit, search_of
-from fedgrem.engines.flare.center import fit_over_network
-from fedgrem.engines.flare.engine import Answer
 from fedgrem.engines.flare.kit import Study
 from fedgrem.engines.flare.operate import Fit, begin, read_fit, run_folder
-from fedgrem.engines.flare.roster import Rules
-from fedgrem.estimators.network import recipe_for
+from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.roster import Rules
+from fedgrem.engines.remote.run import fit_over_network
+from fedgrem.estimators.network import spec_for
 from fedgrem.estimators.selection import candidate
 from fedgrem.models import load_model
-from tests.engines.flare.studies import NAMES, AtHand, rows_of
+from tests.engines.remote.studies import NAMES, AtHand, rows_of
 
-OPTIONS = {"n_components": [2], "covariance": "identity", "n_init": 2, "max_rounds": 6, "random_state": 5}
-OPTIONS |= {"local_steps": 1, "acceleration": False}
+OPTIONS = {"n_components": [2], "covariance_type": "identity", "n_init": 2, "max_rounds": 6, "random_state": 5}
 
 
 def carried_out(study, run, folder, spoil=None):
     """A run, with its sites at hand."""
     asked = read_fit(study, run)
-    at_hand = AtHand(folder, asked.recipe, NAMES, spoil)
-    return fit_over_network(asked.recipe, list(NAMES), at_hand, run_folder(study, run), asked.rules)
+    at_hand = AtHand(folder, asked.spec, NAMES, spoil)
+    return fit_over_network(asked.spec, list(NAMES), at_hand, run_folder(study, run), asked.rules)
 
 
 @pytest.mark.filterwarnings("ignore:not settled")
@@ -34,13 +33,13 @@ def test_the_runs_of_a_search_lead_to_the_in_process_choice(tmp_path):
     study = Study(tmp_path / "study", "localhost", 1, NAMES)
     more = {"regression": False, "options": OPTIONS, "out": str(tmp_path / "model"), RUNS: [], DONE: False}
     rules = Rules(min_sites=2, deadline=0.3, patience=0.0)
-    asked = Fit(recipe_for(candidate(model, 2), score=True), list(NAMES), rules, more=more)
+    asked = Fit(spec_for(candidate(model, 2), score=True), list(NAMES), rules, more=more)
     run = begin(study, asked)
     assert is_candidate(read_fit(study, run))
     carried_out(study, run, tmp_path)
     asked = next_fit(study, model, asked._replace(more=more | {RUNS: [run]}), None)
     assert not is_candidate(asked)
-    assert (asked.recipe.n_components, asked.recipe.score, asked.recipe.tol) == (2, False, 1e-6)
+    assert (asked.spec.n_components, asked.spec.score, asked.spec.tol) == (2, False, 1e-6)
     finished = carried_out(study, begin(study, asked), tmp_path)
     save_fitted(finished, asked.more, study)
     chosen = load_model(tmp_path / "model")
@@ -53,10 +52,10 @@ def test_a_site_that_does_not_say_how_well_it_fits_is_not_counted(tmp_path):
     model = FederatedGaussianMixture(**OPTIONS)
     study = Study(tmp_path / "study", "localhost", 1, NAMES)
     rules = Rules(min_sites=2, deadline=0.3, patience=0.0)
-    run = begin(study, Fit(recipe_for(candidate(model, 2), score=True), list(NAMES), rules))
+    run = begin(study, Fit(spec_for(candidate(model, 2), score=True), list(NAMES), rules))
 
     def silent(site, task, exchange, answer):
-        return Answer(None, exchange, trouble="gone") if (site, task) == ("north", "local_score") else answer
+        return Answer(None, exchange, trouble="gone") if (site, task) == ("north", "score") else answer
 
     result = carried_out(study, run, tmp_path, silent).result
     assert np.isnan(result.log_likelihood).tolist() == [False, True, False]

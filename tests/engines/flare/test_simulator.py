@@ -5,11 +5,18 @@ import pytest
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.errors import InputError, MissingExtraError
-from tests.engines.flare.studies import NAMES, rows_of
+from tests.engines.remote.studies import NAMES, rows_of
 
 
 def test_a_fit_in_the_simulator_is_the_fit_in_process(flare):
-    options = {"n_components": 2, "covariance": "identity", "n_init": 2, "max_rounds": 5, "tol": 0.0, "random_state": 1}
+    options = {
+        "n_components": 2,
+        "covariance_type": "identity",
+        "n_init": 2,
+        "max_rounds": 5,
+        "tol": 0.0,
+        "random_state": 1,
+    }
     rows = {name: rows_of(name)[0] for name in NAMES}
     weight = {name: np.linspace(0.5, 1.5, len(x)) for name, x in rows.items()}
     told = []
@@ -19,7 +26,7 @@ def test_a_fit_in_the_simulator_is_the_fit_in_process(flare):
     )
     for name in ("weights_", "means_", "center_", "n_rows_", "site_distance_"):
         np.testing.assert_allclose(getattr(actual, name), getattr(expected, name), rtol=1e-10, atol=1e-10)
-    stages = ["census", "starts", "exchange", *["penalties"] * 8, *["rounds"] * 5, "standard errors"]
+    stages = ["census", "starts", "exchange", *["penalties"] * 8, *["rounds"] * 5, "look", "standard errors"]
     assert [progress.stage for progress in told] == stages
     assert actual.penalty_ == expected.penalty_
     assert actual.site_verdict_.tolist() == expected.site_verdict_.tolist()
@@ -33,7 +40,7 @@ def test_a_fit_in_the_simulator_is_the_fit_in_process(flare):
 def test_orders_that_sites_fetch_give_the_same_answer(flare):
     from fedgrem.data.federation import Federation
     from fedgrem.engines.flare.simulator import fit_in_simulator
-    from fedgrem.estimators.network import recipe_for
+    from fedgrem.estimators.network import spec_for
 
     options = {"n_components": 2, "noise": "shared", "n_init": 1, "max_rounds": 2, "tol": 0.0, "random_state": 1}
     rows = {name: rows_of(name) for name in NAMES}
@@ -41,7 +48,7 @@ def test_orders_that_sites_fetch_give_the_same_answer(flare):
         {n: x for n, (x, _) in rows.items()}, {n: y for n, (_, y) in rows.items()}
     )
     federation = Federation.from_sites(NAMES, [x for x, _ in rows.values()], [y for _, y in rows.values()])
-    finished = fit_in_simulator(recipe_for(FederatedRegressionMixture(**options)), federation, transport="poll")
+    finished = fit_in_simulator(spec_for(FederatedRegressionMixture(**options)), federation, transport="poll")
     np.testing.assert_allclose(finished.result.weights, expected.weights_, rtol=1e-10, atol=1e-10)
 
 
@@ -71,7 +78,7 @@ def test_importing_fedgrem_does_not_import_nvflare():
     import sys
 
     code = (
-        "import sys, fedgrem, fedgrem.estimators, fedgrem.cli, fedgrem.engines.flare.engine\n"
+        "import sys, fedgrem, fedgrem.estimators, fedgrem.cli, fedgrem.engines.remote.engine\n"
         "sys.exit('nvflare' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,5 +1,4 @@
-"""The same fit over a network, on NVFlare.
+"""The same fit over NVFlare: what touches it, and no more; everything else is in :mod:`fedgrem.engines.remote`.
 
-Modules that import ``nvflare`` are ``controller``, ``executor``, ``filters``, ``launcher``, ``transport``, ``kit`` and
-``session``; the rest is plain and is tested without it. Importing this package imports none of them.
+Importing this package imports none of its modules.
 """

@@ -1,4 +1,4 @@
-"""The center's side of a job: NVFlare starts it, the one loop runs in it, and its folder has all that came of it."""
+"""The center's side of a job: NVFlare starts it, the fit runs in it, and its folder has all that came of it."""
 
 import re
 from pathlib import Path
@@ -10,25 +10,25 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from fedgrem.engines.flare.center import Diary, fit_over_network
-from fedgrem.engines.flare.engine import Transport
-from fedgrem.engines.flare.recipe import read_recipe
-from fedgrem.engines.flare.roster import Rules
 from fedgrem.engines.flare.transport import Poll, Push
+from fedgrem.engines.remote.engine import Transport
+from fedgrem.engines.remote.roster import Rules
+from fedgrem.engines.remote.run import Diary, fit_over_network
 from fedgrem.errors import FedGrEMError, InputError, PausedError
+from fedgrem.fit.spec import read_spec
 
 RUNS = "runs"
-"""In the server's kit: one folder per run, with its checkpoint, its progress and its result."""
+"""In the server's kit: one folder per run, with its journal, its progress and its result."""
 
 
 class CenterController(Controller):
-    """Runs one fit. The same job submitted again goes on from the last checkpoint of its run."""
+    """Runs one fit. The same job submitted again goes on where its journal ends."""
 
     def __init__(
-        self, recipe: dict[str, Any], sites: list[str], run: str, rules: dict[str, Any], transport: str = "push"
+        self, spec: dict[str, Any], sites: list[str], run: str, rules: dict[str, Any], transport: str = "push"
     ) -> None:
         super().__init__(task_check_period=0.02)
-        self._recipe, self._sites, self._run, self._rules, self._way = recipe, sites, run, rules, transport
+        self._spec, self._sites, self._run, self._rules, self._way = spec, sites, run, rules, transport
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to prepare."""
@@ -40,7 +40,7 @@ class CenterController(Controller):
         diary.write(kind="started", job=str(fl_ctx.get_job_id()))
         try:
             transport = self._transport(fl_ctx, abort_signal)
-            fit_over_network(read_recipe(self._recipe), self._sites, transport, folder, Rules(**self._rules))
+            fit_over_network(read_spec(self._spec), self._sites, transport, folder, Rules(**self._rules))
         except PausedError as error:
             diary.write(kind="paused", message=str(error))
         except FedGrEMError as error:

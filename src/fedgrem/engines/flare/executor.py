@@ -10,10 +10,10 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedgrem.engines.flare.messages import Letter, envelope, opened
-from fedgrem.engines.flare.recipe import read_recipe
-from fedgrem.engines.flare.site import DeclinedError, SiteAtWork, read_settings
-from fedgrem.engines.flare.wire import encode
+from fedgrem.engines.remote.site import DeclinedError, SiteAtWork, read_settings
+from fedgrem.engines.remote.wire import encode
 from fedgrem.errors import FedGrEMError, MessageError
+from fedgrem.fit.spec import read_spec
 
 
 class SiteExecutor(Executor):
@@ -23,9 +23,9 @@ class SiteExecutor(Executor):
     own log and nowhere else.
     """
 
-    def __init__(self, recipe: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any]) -> None:
         super().__init__()
-        self._recipe = recipe
+        self._spec = spec
         self._lock = threading.Lock()
         self._site: SiteAtWork | None = None
 
@@ -49,11 +49,11 @@ class SiteExecutor(Executor):
             if self._site is None:
                 name = str(fl_ctx.get_identity_name())
                 try:
-                    recipe = read_recipe(self._recipe)
+                    spec = read_spec(self._spec)
                     settings = read_settings(Path(fl_ctx.get_workspace().get_site_config_dir()), name)
                 except FedGrEMError as error:
                     raise DeclinedError("order", str(error)) from error
-                self._site = SiteAtWork(name, settings, recipe)
+                self._site = SiteAtWork(name, settings, spec)
             return self._site
 
     def _decline(self, exchange: int, code: str, error: Exception) -> Shareable:

@@ -11,11 +11,11 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
-from fedgrem.engines.flare.guard import LOG, Guard
 from fedgrem.engines.flare.messages import Letter, envelope, opened
-from fedgrem.engines.flare.recipe import read_recipe
-from fedgrem.engines.flare.site import REASONS, DeclinedError, read_settings
+from fedgrem.engines.remote.guard import LOG, Guard
+from fedgrem.engines.remote.site import REASONS, DeclinedError, read_settings
 from fedgrem.errors import FedGrEMError, MessageError
+from fedgrem.fit.spec import read_spec
 
 SITE_CONFIG = "config_fed_client.json"
 
@@ -39,8 +39,8 @@ class OutgoingGuard(Filter):
                 return envelope(Letter(exchange, {}, code))
             job = str(fl_ctx.get_job_id())
             task = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
-            self._guard(job, fl_ctx).let_out(task, letter.fields, job=job, exchange=exchange)
-            return envelope(Letter(exchange, letter.fields))
+            released = self._guard(job, fl_ctx).release(task, letter.fields, job=job, exchange=exchange)
+            return envelope(Letter(exchange, released))
         except DeclinedError as error:
             return self._refuse(exchange, error.code, error)
         except (FedGrEMError, MessageError, OSError, ValueError) as error:
@@ -55,14 +55,14 @@ class OutgoingGuard(Filter):
             if job not in self._guards:
                 workspace, name = fl_ctx.get_workspace(), str(fl_ctx.get_identity_name())
                 settings = read_settings(Path(workspace.get_site_config_dir()), name)
-                recipe = read_recipe(_recipe_of(Path(workspace.get_app_dir(job)) / "config" / SITE_CONFIG))
-                self._guards[job] = Guard(settings, recipe, Path(workspace.get_root_dir()) / LOG)
+                spec = read_spec(_spec_of(Path(workspace.get_app_dir(job)) / "config" / SITE_CONFIG))
+                self._guards[job] = Guard(settings, spec, Path(workspace.get_root_dir()) / LOG)
             return self._guards[job]
 
 
-def _recipe_of(path: Path) -> Any:
-    """The recipe in a job as it was deployed: the guard does not take the executor's word for it."""
+def _spec_of(path: Path) -> Any:
+    """The spec in a job as it was deployed: the guard does not take the executor's word for it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"]["recipe"]
+        return json.loads(path.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"]["spec"]
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise MessageError(f"{path} holds no recipe.") from error
+        raise MessageError(f"{path} holds no spec.") from error

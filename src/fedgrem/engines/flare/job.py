@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedgrem.engines.flare.declaration import TASKS
-from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.roster import Rules
+from fedgrem.engines.remote.declaration import TASKS
+from fedgrem.engines.remote.roster import Rules
+from fedgrem.fit.spec import FitSpec
 
 CONTROLLER = "fedgrem.engines.flare.controller.CenterController"
 EXECUTOR = "fedgrem.engines.flare.executor.SiteExecutor"
@@ -16,7 +16,7 @@ LAUNCHER = "fedgrem.engines.flare.launcher.RestartingLauncher"
 
 def write_job(
     folder: Path,
-    recipe: Recipe,
+    spec: FitSpec,
     sites: list[str],
     run: str,
     rules: Rules,
@@ -28,10 +28,10 @@ def write_job(
 
     With ``guard`` the job itself asks for the guard: the simulator has no kits, whose own policy does so.
     """
-    plain = recipe.as_plain()
-    center = {"recipe": plain, "sites": sites, "run": run, "rules": rules._asdict(), "transport": transport}
+    plain = spec.as_plain()
+    center = {"spec": plain, "sites": sites, "run": run, "rules": rules._asdict(), "transport": transport}
     guards = [{"tasks": list(TASKS), "filters": [{"path": GUARD, "args": {}}]}] if guard else []
-    executor = {"id": "site", "path": EXECUTOR, "args": {"recipe": plain}}
+    executor = {"id": "site", "path": EXECUTOR, "args": {"spec": plain}}
     nothing: dict[str, Any] = {"components": [], "task_data_filters": [], "task_result_filters": []}
     files: dict[str, Any] = {
         "meta.json": {

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.shareable import Shareable
 
-from fedgrem.engines.flare.wire import Fields
+from fedgrem.engines.remote.wire import Fields
 from fedgrem.errors import MessageError
 
 

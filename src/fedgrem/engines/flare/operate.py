@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedgrem.algorithms.plan import Progress
 from fedgrem.engines.flare.job import write_job
 from fedgrem.engines.flare.kit import Study
-from fedgrem.engines.flare.recipe import Recipe, read_recipe
-from fedgrem.engines.flare.roster import Rules
 from fedgrem.engines.flare.session import Session, session
-from fedgrem.engines.flare.store import RESULT, Finished, read_result
-from fedgrem.engines.flare.watch import Outcome, count_lines, follow
+from fedgrem.engines.remote.result import RESULT, Finished, read_result
+from fedgrem.engines.remote.roster import Rules
+from fedgrem.engines.remote.watch import Outcome, count_lines, follow
 from fedgrem.errors import InputError, PausedError, SitesError
+from fedgrem.fit.conversation import Progress
+from fedgrem.fit.spec import FitSpec, read_spec
 
 FIT = "fit.json"
 LOOK = 1.0
@@ -28,7 +28,7 @@ LAUNCH = 120.0
 class Fit(NamedTuple):
     """What was asked for, kept beside the run so that it can be taken up again."""
 
-    recipe: Recipe
+    spec: FitSpec
     sites: list[str]
     rules: Rules
     transport: str = "push"
@@ -41,7 +41,7 @@ def begin(study: Study, fit: Fit) -> str:
     run = f"run-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"[:-3]
     folder = run_folder(study, run)
     folder.mkdir(parents=True)
-    plain = fit._asdict() | {"recipe": fit.recipe.as_plain(), "rules": fit.rules._asdict()}
+    plain = fit._asdict() | {"spec": fit.spec.as_plain(), "rules": fit.rules._asdict()}
     (folder / FIT).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
     return run
 
@@ -58,14 +58,14 @@ def carry_out(
     on_progress: Callable[[Progress], None] | None = None,
     on_line: Callable[[dict[str, Any]], None] | None = None,
 ) -> Finished:
-    """Submit a run's job and watch it to its end; one that was begun before goes on from its last checkpoint."""
+    """Submit a run's job and watch it to its end; one that was begun before goes on where its journal ends."""
     fit, folder = read_fit(study, run), run_folder(study, run)
     skip = count_lines(folder)
     with session(study) as talk:
         _check_connected(talk, fit)
         talk.stop_jobs()
         shutil.rmtree(folder / "job", ignore_errors=True)
-        path = write_job(folder / "job", fit.recipe, fit.sites, run, fit.rules, transport=fit.transport)
+        path = write_job(folder / "job", fit.spec, fit.sites, run, fit.rules, transport=fit.transport)
         job = talk.submit(path)
         outcome = follow(folder, on_progress, _Pulse(talk, job, folder, skip), on_line, skip=skip)
         return _concluded(folder, outcome, talk, job)
@@ -129,8 +129,8 @@ def read_fit(study: Study, run: str) -> Fit:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}).") from error
-    recipe, rules = read_recipe(stored["recipe"]), Rules(**stored["rules"])
-    return Fit(recipe, stored["sites"], rules, stored["transport"], stored["more"])
+    spec, rules = read_spec(stored["spec"]), Rules(**stored["rules"])
+    return Fit(spec, stored["sites"], rules, stored["transport"], stored["more"])
 
 
 def runs_of(study: Study) -> list[str]:

@@ -17,14 +17,14 @@ GRACE = 3.0
 """Seconds that processes have to end by themselves."""
 
 
-def start_server(kit: Path, environment: dict[str, str] | None = None) -> int:
+def start_server(kit: Path) -> int:
     """Start the server of a study; returns its process number."""
-    return _start(kit, server_command(kit), "the server", environment)
+    return _start(kit, server_command(kit), "the server")
 
 
-def start_site(kit: Path, name: str, environment: dict[str, str] | None = None) -> int:
+def start_site(kit: Path, name: str) -> int:
     """Start a site; returns its process number."""
-    return _start(kit, site_command(kit, name), f"site {name!r}", environment)
+    return _start(kit, site_command(kit, name), f"site {name!r}")
 
 
 def server_command(kit: Path) -> list[str]:
@@ -43,7 +43,7 @@ def _command(module: str, kit: Path, config: str, *more: str) -> list[str]:
     return [*program, "-m", str(kit.resolve()), "-s", config, "--set", *settings]
 
 
-def _start(kit: Path, command: list[str], who: str, environment: dict[str, str] | None) -> int:
+def _start(kit: Path, command: list[str], who: str) -> int:
     running = process_of(kit)
     if running is not None:
         raise SitesError(f"{who} is running already (process {running}); stop it first, or leave it running.")
@@ -52,8 +52,7 @@ def _start(kit: Path, command: list[str], who: str, environment: dict[str, str] 
         # Not a Popen: the process outlives this one, and nobody here waits for it.
         streams = [(os.POSIX_SPAWN_DUP2, console.fileno(), 1), (os.POSIX_SPAWN_DUP2, console.fileno(), 2)]
         streams += [(os.POSIX_SPAWN_DUP2, nothing.fileno(), 0)]
-        variables = {**os.environ, **(environment or {})}
-        pid = os.posix_spawn(command[0], command, variables, file_actions=streams, setsid=True)
+        pid = os.posix_spawn(command[0], command, os.environ, file_actions=streams, setsid=True)
     (kit / PID).write_text(json.dumps({"pid": pid, "began": _began(pid)}) + "\n")
     return pid
 

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgrem.algorithms.plan import Progress
 from fedgrem.data.federation import Federation
 from fedgrem.engines.flare.job import CONTROLLER, EXECUTOR, GUARD, write_job
-from fedgrem.engines.flare.recipe import Recipe, check_over_network
-from fedgrem.engines.flare.roster import Rules
-from fedgrem.engines.flare.site import Settings, write_settings
-from fedgrem.engines.flare.store import RESULT, Finished, read_result
-from fedgrem.engines.flare.watch import Outcome, follow
+from fedgrem.engines.remote.declaration import check_over_network
+from fedgrem.engines.remote.result import RESULT, Finished, read_result
+from fedgrem.engines.remote.roster import Rules
+from fedgrem.engines.remote.site import Settings, write_settings
+from fedgrem.engines.remote.watch import Outcome, follow
 from fedgrem.errors import InputError, MissingExtraError, SitesError
+from fedgrem.fit.conversation import Progress
+from fedgrem.fit.spec import FitSpec
 
 RUN = "simulated"
 LOG_LEVEL = "ERROR"
@@ -34,7 +35,7 @@ def check_flare() -> None:
 
 
 def fit_in_simulator(
-    recipe: Recipe,
+    spec: FitSpec,
     federation: Federation,
     on_progress: Callable[[Progress], None] | None = None,
     *,
@@ -43,14 +44,14 @@ def fit_in_simulator(
 ) -> Finished:
     """Fit a federation with every site in its own process; its rows go there by file."""
     check_flare()
-    check_over_network(recipe)
+    check_over_network(spec)
     rules = rules or Rules(min_sites=len(federation.sites))
     with tempfile.TemporaryDirectory(prefix="fedgrem-", ignore_cleanup_errors=True) as folder:
         place = Path(folder)
         workspace = place / "workspace"
         _write_sites(workspace / "local", place, federation)
         names = list(federation.names)
-        job = write_job(place / "job", recipe, names, RUN, rules, transport=transport, guard=True)
+        job = write_job(place / "job", spec, names, RUN, rules, transport=transport, guard=True)
         command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(workspace)]
         command += ["-c", ",".join(names), "-t", str(len(names)), "-l", LOG_LEVEL]
         run = workspace / "server" / "runs" / RUN

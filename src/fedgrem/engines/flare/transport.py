@@ -9,9 +9,9 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.apis.signal import Signal
 
-from fedgrem.engines.flare.engine import Answer
 from fedgrem.engines.flare.messages import Letter, envelope, opened
-from fedgrem.engines.flare.wire import Fields
+from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.wire import Fields
 from fedgrem.errors import MessageError, PausedError
 
 REFUSED = {ReturnCode.TASK_RESULT_FILTER_ERROR, ReturnCode.UNSAFE_JOB, ReturnCode.TASK_DATA_FILTER_ERROR}

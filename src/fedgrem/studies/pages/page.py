@@ -164,7 +164,7 @@ def _facts(study: Study, rows: list[Row], run: Run) -> str:
     facts = {
         "command": f"<code>{escape(run.command)}</code>",
         "run time": f"{duration(run.seconds)}, worker processes: {run.workers}{resumed}",
-        "versions": f"fedgrem {__version__}, jax {version('jax')}, numpy {version('numpy')}, "
+        "versions": f"fedgrem {__version__}, numpy {version('numpy')}, scipy {version('scipy')}, "
         f"Python {platform.python_version()}",
         "methods": escape(", ".join(name_of(m.name) for m in study.methods)),
         "rows": f"{len(rows)}, in <code>rows.csv</code>",

@@ -71,7 +71,7 @@ def _step_size(study: Study, rows: list[Row]) -> Figure:
     from matplotlib import colormaps
 
     for ax, (scaling, title) in zip(axes, titles.items(), strict=True):
-        methods = [m for m in study.methods if m.options["penalty_scaling"] == scaling]
+        methods = [m for m in study.methods if m.name.startswith(scaling)]
         for place, setting in enumerate(study.settings):
             shade = colormaps["cividis"](0.9 * place / max(1, len(study.settings) - 1))
             means = [mean_of(rows, "theta_error", setting=setting.name, method=m.name) for m in methods]

@@ -4,7 +4,7 @@ from html import escape
 
 from fedgrem.report.page import fact_list
 from fedgrem.studies.pages.real_tables import ways_of
-from fedgrem.studies.specs import DTYPE, FITS, Study
+from fedgrem.studies.specs import FITS, Study
 
 _PEN = (
     "Pen-Based Recognition of Handwritten Digits (UCI data set 81, Alpaydin and Alimoglu, CC BY 4.0): 10,992 digits, "
@@ -52,7 +52,7 @@ OURS = (
     'given its own fit back: the default of the estimators, penalty="auto", does both; benchmarks/pen_defaults.py '
     "compares it with fixed penalties on Pen digits"
 )
-"""Which FedGrEM is run: the defaults of :class:`fedgrem.algorithms.fedgrem.FedGrEM`, not those of an estimator."""
+"""Which FedGrEM is run: :data:`fedgrem.studies.specs.OURS` in words, not the default of an estimator."""
 
 
 def real_lead(study: Study, n_seeds: int) -> str:
@@ -78,8 +78,7 @@ def real_facts(study: Study) -> dict[str, str]:
         f"{fits.long}, twice, and compared with the common one; on pooled rows, the best of 10 restarts "
         "of 20 iterations, on some 4,000 rows if there are more, or the start that the sites have in common, whichever "
         f"is likelier after {fits.long} rounds on all",
-        "fits": f"in {DTYPE}, until parameters move by less than {fits.tolerance:g} a round, {fits.most_rounds} rounds "
-        "at most",
+        "fits": f"until parameters move by less than {fits.tolerance:g} a round, {fits.most_rounds} rounds at most",
     }
     return facts | ({"FedGrEM": OURS} if any(m.name == "fedgrem" for m in study.methods) else {})
 

@@ -101,10 +101,9 @@ def real_time_table(study: Study, rows: list[Row]) -> Table:
         for m in study.methods
     ]
     note = (
-        "In each cell: ours, from the shared start on, on one thread, whichever way sites are contaminated; the first "
-        "fits of every process also compile their programs, or load them. Below it the paper's, with its own R code on "
-        "one core of another machine (Xeon Gold 6226R); whether its starts are counted it does not say. A dash: it has "
-        "no such figure."
+        "In each cell: ours, from the shared start on, on one thread, whichever way sites are contaminated. Below it "
+        "the paper's, with its own R code on one core of another machine (Xeon Gold 6226R); whether its starts are "
+        "counted it does not say. A dash: it has no such figure."
     )
     title = "Seconds of a fit: mean (sd) over seeds and ways of contamination"
     return Table(title, ["method", *(f"{x:g}%" for x in percents)], body, note)

@@ -83,7 +83,7 @@ def paired(rows: list[Row], column: str, setting: str, method: str, rival: str) 
 
 
 def effort_table(study: Study, rows: list[Row], digits: int) -> Table:
-    """What a fit of each method typically takes, over all settings: medians, which no compilation moves."""
+    """What a fit of each method typically takes, over all settings: medians."""
 
     def line(method: str) -> list[str]:
         fit, start, rounds = (

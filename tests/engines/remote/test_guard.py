@@ -3,29 +3,29 @@ import json
 import numpy as np
 import pytest
 
-from fedgrem.engines.flare.declaration import CENSUS, STEP, Order
-from fedgrem.engines.flare.guard import Guard, read_log
-from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.site import DeclinedError, SiteAtWork
-from fedgrem.engines.flare.wire import encode
+from fedgrem.engines.remote.declaration import CENSUS, HELLO, STEP
+from fedgrem.engines.remote.guard import Guard, read_log
+from fedgrem.engines.remote.site import DeclinedError, SiteAtWork
+from fedgrem.engines.remote.wire import encode
 from fedgrem.errors import InputError
-from fedgrem.types import Params, Upload
-from tests.engines.flare.studies import write_site
+from fedgrem.fit.tasks import PathReply
+from fedgrem.types import Params, Upload, map_arrays
+from tests.engines.remote.studies import fields, spec_of, write_site
 
-RECIPE = Recipe("gaussian", "fedgrem", 2)
+SPEC = spec_of()
 UPLOAD = Upload(Params(np.array([0.1, 0.9]), np.arange(4.0).reshape(2, 2)), np.ones(2), np.array(40.0), np.array(-3.0))
 
 
 @pytest.fixture
 def guarded(tmp_path):
     def make(**settings):
-        return Guard(write_site(tmp_path, "north", **settings), RECIPE, tmp_path / "sent.jsonl")
+        return Guard(write_site(tmp_path, "north", **settings), SPEC, tmp_path / "sent.jsonl")
 
     return make
 
 
 def let_out(guard, reply, task=STEP):
-    guard.let_out(task, reply, job="job-1", exchange=4)
+    return guard.release(task, reply, job="job-1", exchange=4)
 
 
 def test_every_number_that_leaves_is_in_the_log(guarded, tmp_path):
@@ -54,10 +54,10 @@ def test_the_log_is_only_ever_added_to(guarded, tmp_path):
 @pytest.mark.parametrize(
     ("reply", "task", "message"),
     [
-        (encode(UPLOAD) | encode({"rows": np.ones((40, 2))}), STEP, "also holds rows"),
+        (encode(UPLOAD) | fields(rows=np.ones((40, 2))), STEP, "also holds rows"),
         (encode(UPLOAD._replace(step_scale=np.ones(40))), STEP, r"step_scale of shape \(40,\), expected \(2,\)"),
         (encode(UPLOAD._replace(n_rows=np.array(40))), STEP, "n_rows of type int64, expected float64"),
-        (encode(UPLOAD), "local_start", "lacks choice and also holds step_scale"),
+        (encode(UPLOAD), "start", "lacks choice and also holds step_scale"),
         (encode(UPLOAD), "send_rows", "there is no task 'send_rows'"),
     ],
 )
@@ -81,9 +81,18 @@ def test_a_component_below_the_floor_does_not_leave(guarded):
     let_out(guarded(floor=4.0), encode(UPLOAD))
 
 
+def test_the_floor_holds_for_every_fit_of_a_path(guarded):
+    fits = map_arrays(lambda leaf: np.broadcast_to(leaf, (2, 10, *leaf.shape)).copy(), UPLOAD)
+    fits = fits._replace(n_rows=np.array([20.0, 30.0]))
+    reply = encode(PathReply(fits, np.array(40.0)))
+    with pytest.raises(DeclinedError, match="a component holds 2 rows, and the floor is 3"):
+        let_out(guarded(floor=3.0), reply, "path_step")
+    assert let_out(guarded(floor=2.0), reply, "path_step") == reply
+
+
 def test_names_in_the_first_report_are_those_of_the_columns(guarded, tmp_path):
     settings = write_site(tmp_path, "north")
-    census = SiteAtWork("north", settings, RECIPE).answer(CENSUS, encode(Order((), None, np.asarray(False))))
+    census = SiteAtWork("north", settings, SPEC).answer(CENSUS, encode(HELLO))
     let_out(guarded(), encode(census), CENSUS)
     smuggled = census.names.copy()
     smuggled[0, 10:20] = 65

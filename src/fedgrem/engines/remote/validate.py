@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgrem.engines.flare.declaration import CENSUS, START_TASKS, check_shapes
-from fedgrem.engines.flare.wire import Fields, decode, named_leaves
+from fedgrem.engines.remote.declaration import CENSUS, check_shapes
+from fedgrem.engines.remote.wire import Fields, decode
 from fedgrem.errors import MessageError
-from fedgrem.types import Array
+from fedgrem.types import Array, named_arrays
 
+START_TASKS = ("start", "compare", "joint_start")
 SIMPLEX_SLACK = 1e-6
 SIZE_SLACK = 1e-6
 """Relative: the same weights may be added up in another order by another program."""
@@ -24,7 +25,7 @@ def check_reply(
     declared : the structure, shapes and types of this reply.
     exchange : the number that came back, and the number that was sent.
     n_rows : what the site said of its size before; None if it has not.
-    gaps : whether a column of the site may be empty.
+    gaps : whether a site may have no cell of a column.
     """
     who = f"site {site!r}"
     if exchange[0] != exchange[1]:
@@ -34,7 +35,7 @@ def check_reply(
     except MessageError as error:
         raise MessageError(f"{who}: {error}") from error
     check_shapes(who, message, declared)
-    for name, leaf in named_leaves(message):
+    for name, leaf in named_arrays(message):
         _check_finite(who, task, name, leaf, gaps)
     size = float(message.n_rows)
     if not size > 0:
@@ -43,7 +44,7 @@ def check_reply(
         raise MessageError(f"{who} now says that it has {size:g} rows, and said {n_rows:g} before.")
     if task == CENSUS and np.any(message.deviation < 0):
         raise MessageError(f"{who} sent a negative standard deviation.")
-    params = getattr(getattr(message, "members", message), "params", None)
+    params = getattr(getattr(message, "fits", message), "params", None)
     if params is not None:
         _check_simplex(who, np.asarray(params.weights))
     return message

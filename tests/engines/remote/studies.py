@@ -1,12 +1,18 @@
 """Small data, and sites at work without a network."""
 
+import random
+import time
+
 import numpy as np
 import polars as pl
 
-from fedgrem.engines.flare.engine import Answer
-from fedgrem.engines.flare.guard import Guard
-from fedgrem.engines.flare.site import DeclinedError, Settings, SiteAtWork
-from fedgrem.engines.flare.wire import encode
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.guard import Guard
+from fedgrem.engines.remote.site import DeclinedError, Settings, SiteAtWork
+from fedgrem.engines.remote.wire import encode, pack
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.fit.spec import FitSpec
 
 NAMES = ("east", "north", "south")
 SIZES = {"east": 30, "north": 47, "south": 30}
@@ -31,23 +37,34 @@ def write_site(folder, name, *, target=False, n_columns=2, **settings):
     return Settings(str(path), tuple(columns), "y" if target else None, **settings)
 
 
-class AtHand:
-    """A transport without a network: sites at work in this process, each behind its guard."""
+def spec_of(*, family=None, **options):
+    """A small fit of two unit Gaussians, or of another family."""
+    return FitSpec(family or Gaussian(), FedGrEM(), 2, **options)
 
-    def __init__(self, folder, recipe, names=NAMES, spoil=None, **settings):
-        target = recipe.family == "regression"
+
+def fields(**arrays):
+    """Arrays as they travel; a dot in a name is written as two underscores."""
+    return {name.replace("__", "."): pack(np.asarray(array)) for name, array in arrays.items()}
+
+
+class AtHand:
+    """A wire without a network: sites at work in this process, each behind its guard, that answer in any order."""
+
+    def __init__(self, folder, spec, names=NAMES, spoil=None, **settings):
         self.sites, self.guards, self.asked = {}, {}, []
         self.spoil = spoil or (lambda site, task, exchange, answer: answer)
+        self._dice = random.Random(len(names))
         for name in names:
-            mine = write_site(folder, name, target=target, **settings)
-            self.sites[name] = SiteAtWork(name, mine, recipe)
-            self.guards[name] = Guard(mine, recipe, folder / f"{name}.jsonl")
+            mine = write_site(folder, name, target=spec.family.has_target, **settings)
+            self.sites[name] = SiteAtWork(name, mine, spec)
+            self.guards[name] = Guard(mine, spec, folder / f"{name}.jsonl")
 
     def ask(self, site, task, exchange, order, timeout):
         self.asked.append((site, task, exchange))
+        time.sleep(0.002 * self._dice.random())
         try:
             reply = encode(self.sites[site].answer(task, order))
-            self.guards[site].let_out(task, reply, job="job", exchange=exchange)
+            reply = self.guards[site].release(task, reply, job="job", exchange=exchange)
         except DeclinedError as error:
             return self.spoil(site, task, exchange, Answer(None, exchange, error.code))
         return self.spoil(site, task, exchange, Answer(reply, exchange))

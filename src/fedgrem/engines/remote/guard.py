@@ -9,41 +9,43 @@ from typing import Any
 
 import numpy as np
 
-from fedgrem.engines.flare.declaration import CENSUS, TASKS, Declaration, check_shapes, read_names, write_names
-from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.site import DeclinedError, Settings, check_floor
-from fedgrem.engines.flare.wire import Fields, decode, named_leaves, size
+from fedgrem.engines.remote.declaration import CENSUS, Declaration, read_names, write_names
+from fedgrem.engines.remote.site import DeclinedError, Settings, check_floor
+from fedgrem.engines.remote.wire import Fields, encode, size
 from fedgrem.errors import InputError, MessageError
+from fedgrem.fit.spec import FitSpec
+from fedgrem.types import named_arrays
 
 LOG = "sent.jsonl"
 """In a site's kit: one line per message that left, with every number in it."""
 
 
 class Guard:
-    """Checks each outgoing message against the declaration, which it derives by itself, and keeps the log."""
+    """The only way out of a site: every reply passes :meth:`release`."""
 
-    def __init__(self, settings: Settings, recipe: Recipe, log: Path) -> None:
+    def __init__(self, settings: Settings, spec: FitSpec, log: Path) -> None:
         self._settings, self._log = settings, log
-        self._declaration = Declaration(recipe, len(settings.columns))
+        self._declaration = Declaration(spec, len(settings.columns))
 
-    def let_out(self, task: str, reply: Fields, *, job: str, exchange: int) -> None:
-        """Check a reply and log it; :class:`DeclinedError` where it must not leave."""
+    def release(self, task: str, reply: Fields, *, job: str, exchange: int) -> Fields:
+        """Check a reply against the declaration, which the guard finds by itself, log every number, and let it go.
+
+        What leaves is made anew from what was checked. :class:`DeclinedError` where it must not leave.
+        """
         try:
             message = self._check(task, reply)
         except MessageError as error:
             raise DeclinedError("guard", str(error)) from error
         check_floor(message, self._settings.floor)
-        numbers = {name: np.asarray(leaf).tolist() for name, leaf in named_leaves(message)}
+        numbers = {name: leaf.tolist() for name, leaf in named_arrays(message)}
         if task == CENSUS:
             numbers["names"] = read_names(message.names)
-        self._write({"job": job, "exchange": exchange, "task": task, "bytes": size(reply), "sent": numbers})
+        released = encode(message)
+        self._write({"job": job, "exchange": exchange, "task": task, "bytes": size(released), "sent": numbers})
+        return released
 
     def _check(self, task: str, reply: Fields) -> Any:
-        if task not in TASKS:
-            raise MessageError(f"there is no task {task[:40]!r}; the tasks are {', '.join(TASKS)}.")
-        declared = self._declaration.reply(task)
-        message = decode(reply, declared)
-        check_shapes("the reply", message, declared)
+        message = self._declaration.read_reply(task, reply)
         if task == CENSUS and not np.array_equal(message.names, write_names(self._settings.summarized)):
             raise MessageError("the names in the reply are not those of the site's columns.")
         if size(reply) > self._settings.cap:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fedgrem.engines.flare.declaration import Census
+from fedgrem.engines.remote.declaration import NamedCensus
 from fedgrem.errors import PausedError
 
 
@@ -22,11 +22,11 @@ class Rules(NamedTuple):
 
 @dataclass
 class Roster:
-    """The sites of a run, in order. What is in here is part of a checkpoint."""
+    """The sites of a run, in order. All but the rules and the census, which has a record of its own, is journaled."""
 
     names: list[str]
     rules: Rules
-    census: dict[str, Census] = field(default_factory=dict)
+    census: dict[str, NamedCensus] = field(default_factory=dict)
     strikes: dict[str, int] = field(default_factory=dict)
     out: dict[str, str] = field(default_factory=dict)
     """Why a site is out of the run."""
@@ -34,6 +34,16 @@ class Roster:
     """Sites that missed the last deadline; they are asked again every round, but not waited for."""
     events: list[dict[str, Any]] = field(default_factory=list)
     """What happened, in the order in which it did."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """A copy in words, numbers, lists and dicts, for JSON."""
+        plain = {"names": list(self.names), "strikes": dict(self.strikes), "out": dict(self.out)}
+        return {**plain, "away": sorted(self.away), "events": list(self.events)}
+
+    def restore(self, plain: dict[str, Any]) -> None:
+        """Take over what the journal says."""
+        self.names, self.strikes, self.out = list(plain["names"]), dict(plain["strikes"]), dict(plain["out"])
+        self.away, self.events = set(plain["away"]), list(plain["events"])
 
     def note(self, site: str, what: str, reason: str, exchange: int) -> None:
         """Record an event."""
@@ -64,7 +74,7 @@ class Roster:
     def check_quorum(self, n_answers: int) -> None:
         """Pause where too few sites answered."""
         if n_answers < self.rules.min_sites:
-            why = [f"{site}: {self._last_reason(site)}" for site in sorted({*self.out, *self.away})]
+            why = [f"{site}: {self._last_reason(site)}" for site in sorted({*self.out, *self.away, *self.strikes})]
             raise PausedError(
                 f"paused: {n_answers} of {len({*self.names, *self.out})} site(s) answered, and min_sites is "
                 f"{self.rules.min_sites} ({'; '.join(why)}); see to the sites, then go on with `fedgrem sites resume`."

@@ -2,11 +2,10 @@
 
 from typing import Any, TypeAlias
 
-import jax
 import numpy as np
 
 from fedgrem.errors import MessageError
-from fedgrem.types import Array
+from fedgrem.types import Array, map_arrays, named_arrays
 
 Fields: TypeAlias = dict[str, dict[str, Any]]
 """``"params.theta" -> {"shape": [5, 3], "dtype": "<f8", "bytes": b"..."}``: what travels."""
@@ -24,7 +23,7 @@ def encode(message: Any) -> Fields:
     >>> list(encode(Params(np.ones(2), np.ones((2, 3)))))
     ['weights', 'theta']
     """
-    return {name: _pack(np.asarray(leaf)) for name, leaf in named_leaves(message)}
+    return {name: pack(np.asarray(leaf)) for name, leaf in named_arrays(message)}
 
 
 def decode(fields: Any, like: Any) -> Any:
@@ -34,20 +33,14 @@ def decode(fields: Any, like: Any) -> Any:
     """
     if not isinstance(fields, dict):
         raise MessageError(f"the message is a {type(fields).__name__}, expected named arrays.")
-    names = [name for name, _ in named_leaves(like)]
+    names = [name for name, _ in named_arrays(like)]
     missing = [name for name in names if name not in fields]
     extra = [printable(str(name)) for name in fields if name not in names]
     if missing or extra:
         told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"also holds {', '.join(extra[:5])}"] * bool(extra)
         raise MessageError(f"the message {' and '.join(told)}; expected exactly {', '.join(names) or 'nothing'}.")
-    leaves = [_unpack(name, fields[name]) for name in names]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
-
-
-def named_leaves(message: Any) -> list[tuple[str, Any]]:
-    """The arrays of a message and their names, such as ``params.theta``."""
-    found, _ = jax.tree_util.tree_flatten_with_path(message)
-    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in found]
+    leaves = iter([unpack(name, fields[name]) for name in names])
+    return map_arrays(lambda _: next(leaves), like)
 
 
 def printable(text: str, most: int = 60) -> str:
@@ -66,14 +59,16 @@ def size(fields: Fields) -> int:
     return sum(len(field["bytes"]) for field in fields.values())
 
 
-def _pack(array: Array) -> dict[str, Any]:
+def pack(array: Array) -> dict[str, Any]:
+    """One array as it travels."""
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
     if little.dtype.str not in DTYPES:
         raise MessageError(f"arrays of type {array.dtype} do not travel; the types are {', '.join(DTYPES)}.")
     return {"shape": list(array.shape), "dtype": little.dtype.str, "bytes": little.tobytes()}
 
 
-def _unpack(name: str, field: Any) -> Array:
+def unpack(name: str, field: Any) -> Array:
+    """One array as it came; whatever is malformed is refused."""
     if not isinstance(field, dict) or set(field) != {"shape", "dtype", "bytes"}:
         raise MessageError(f"{name} is not an array of shape, dtype and bytes.")
     shape, dtype, raw = field["shape"], field["dtype"], field["bytes"]

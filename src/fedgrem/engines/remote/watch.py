@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedgrem.algorithms.plan import Progress
-from fedgrem.engines.flare.center import PROGRESS
+from fedgrem.engines.remote.run import PROGRESS
+from fedgrem.fit.conversation import Progress
 
 STEP = 0.05
 """Seconds between two looks."""

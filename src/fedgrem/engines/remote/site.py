@@ -5,19 +5,19 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from fedgrem.algorithms.tasks import Task, local_task
-from fedgrem.data.federation import Federation, Units, padded_size
+from fedgrem.data.federation import Federation, stack_sites
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
-from fedgrem.data.units import summarize_site
-from fedgrem.engines.flare.declaration import CENSUS, Census, Declaration, Order, write_names
-from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.wire import Fields
+from fedgrem.data.stack import Stack
+from fedgrem.data.units import take_census
+from fedgrem.engines.inprocess import one_thread_each
+from fedgrem.engines.remote.declaration import CENSUS, Declaration, NamedCensus, Order, check_over_network, write_names
+from fedgrem.engines.remote.wire import Fields
 from fedgrem.errors import FedGrEMError, InputError, MessageError
-from fedgrem.kernels.precision import numpy_dtype, precision
-from fedgrem.types import Array, SiteData
+from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.tasks import TASKS
+from fedgrem.types import Array, map_arrays, named_arrays
 
 SETTINGS = "fedgrem.json"
 """In the ``local`` folder of a site's kit. It never leaves the site."""
@@ -26,9 +26,9 @@ DEFAULT_CAP = 2**20
 
 REASONS = {
     "rows": "its rows cannot be used; its own log says why",
-    "columns": "its columns are not those of the recipe; its own log says how they differ",
+    "columns": "its columns are not those of the fit; its own log says how they differ",
     "floor": "a component holds fewer of its rows than the floor it has set",
-    "order": "what it was sent does not fit the recipe",
+    "order": "what it was sent does not fit the spec",
     "guard": "its guard refused to let the answer out",
     "failed": "its computation failed; its own log says why",
 }
@@ -113,86 +113,75 @@ class SiteAtWork:
     Tasks may arrive on several threads, and before anything else has started.
     """
 
-    def __init__(self, name: str, settings: Settings, recipe: Recipe) -> None:
-        self.name, self.settings, self.recipe = name, settings, recipe
-        self.declaration = Declaration(recipe, len(settings.columns))
-        self._algorithm = recipe.build_algorithm()
+    def __init__(self, name: str, settings: Settings, spec: FitSpec) -> None:
+        self.name, self.settings, self.spec = name, settings, spec
+        self._declaration = Declaration(spec, len(settings.columns))
         self._lock = threading.Lock()
         self._federation: Federation | None = None
-        self._ready: tuple[bytes, SiteData] | None = None
+        self._ready: tuple[bytes, Stack] | None = None
         self._last: tuple[str, Fields, Any] | None = None
 
     def answer(self, task: str, fields: Fields) -> Any:
-        """The reply to an order, as NumPy arrays; :class:`DeclinedError` where there is none.
+        """The reply to an order; :class:`DeclinedError` where there is none.
 
         The last reply is remembered: a center that hears nothing asks the same again, and the work is not done twice.
         """
-        with self._lock, precision(self.recipe.dtype):
+        with self._lock:
             if self._last is None or self._last[:2] != (task, fields):
                 self._last = task, fields, self._computed(task, fields)
             return self._last[2]
 
     def _computed(self, task: str, fields: Fields) -> Any:
-        order = self._understand(task, fields)
+        try:
+            check_over_network(self.spec)
+            order = self._declaration.read_order(task, fields)
+        except (MessageError, InputError) as error:
+            raise DeclinedError("order", str(error)) from error
         federation = self._rows()
         if task == CENSUS:
-            return self._census(federation)
-        step = local_task(task, self._algorithm, self.recipe.start_plan)
-        reply = _answer(step, self._data(federation, order), jax.device_put(order.sent))
-        return jax.tree.map(np.asarray, reply)
-
-    def _understand(self, task: str, fields: Fields) -> Order:
-        try:
-            return self.declaration.read_order(task, fields)
-        except MessageError as error:
-            raise DeclinedError("order", str(error)) from error
+            found = take_census(federation.sites[0])._asdict()
+            census = {name: np.asarray(value) for name, value in found.items()}
+            return NamedCensus(**census, names=write_names(self.settings.summarized))
+        stack = self._stack(federation, order)
+        with np.errstate(all="ignore"), one_thread_each():
+            reply = TASKS[task](self.spec, stack, map_arrays(lambda leaf: leaf[None], order.mail))
+        return map_arrays(lambda leaf: np.asarray(leaf[0]), reply)
 
     def _rows(self) -> Federation:
         if self._federation is None:
-            check_recipe(self.settings, self.recipe)
+            check_columns(self.settings, self.spec)
             try:
                 federation = read_rows(self.name, self.settings)
-                _check_rows(federation, self.recipe)
+                _check_rows(federation, self.spec)
             except (FedGrEMError, OSError) as error:
                 raise DeclinedError("rows", str(error)) from error
             self._federation = federation
         return self._federation
 
-    def _census(self, federation: Federation) -> Census:
-        site = federation.sites[0]
-        summary = summarize_site(site)
-        gaps = np.asarray(np.isnan(site.rows).any())
-        names = write_names(self.settings.summarized)
-        return Census(np.asarray(site.row_weight.sum()), summary.mean, summary.deviation, gaps, names)
-
-    def _data(self, federation: Federation, order: Order) -> SiteData:
+    def _stack(self, federation: Federation, order: Order) -> Stack:
         """The rows in the units of the order; kept until an order comes with other units."""
-        key = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((order.units, order.gaps)))
+        key = b"".join(leaf.tobytes() for _, leaf in named_arrays((order.units, order.gaps)))
         if self._ready is None or self._ready[0] != key:
-            units = None if order.units is None else Units(*order.units)
-            site = self.recipe.units_plan.apply(federation, units).sites[0]
-            # Padded, so that a few rows more tomorrow need no compiling.
-            size = padded_size(len(site.rows))
-            data = site.as_data(size, numpy_dtype(self.recipe.dtype), gaps=bool(order.gaps))
-            self._ready = key, jax.device_put(data)
+            site = self.spec.units.apply(federation, order.units).sites[0]
+            self._ready = key, stack_sites([site], gaps=bool(order.gaps))
         return self._ready[1]
 
 
-def check_recipe(settings: Settings, recipe: Recipe) -> None:
-    """Refuse a recipe that is for other columns, or asks for components smaller than this site allows."""
-    wants, has = recipe.build_family().has_target, settings.target is not None
+def check_columns(settings: Settings, spec: FitSpec) -> None:
+    """Refuse a spec that is for other columns."""
+    wants, has = spec.family.has_target, settings.target is not None
     if wants != has:
         needed = "a --target column, and the site has set none" if wants else "no --target, and the site has set one"
-        raise DeclinedError("columns", f"the recipe needs {needed}.")
-    if recipe.columns is not None and recipe.columns != settings.columns:
+        raise DeclinedError("columns", f"the fit needs {needed}.")
+    if spec.columns is not None and spec.columns != settings.columns:
         raise DeclinedError(
             "columns",
-            f"the recipe names the columns {', '.join(recipe.columns)}, and the site {', '.join(settings.columns)}; "
+            f"the fit names the columns {', '.join(spec.columns)}, and the site {', '.join(settings.columns)}; "
             "give the same columns in the same order.",
         )
 
 
-def _check_rows(federation: Federation, recipe: Recipe) -> None:
+def _check_rows(federation: Federation, spec: FitSpec) -> None:
     site = federation.sites[0]
     Federation.from_sites(
         [site.name],
@@ -200,22 +189,18 @@ def _check_rows(federation: Federation, recipe: Recipe) -> None:
         None if site.target is None else [site.target],
         [site.row_weight],
         columns=federation.columns,
-        min_rows=recipe.n_components,
-        missing_allowed=recipe.missing,
+        min_rows=spec.n_components,
+        missing_allowed=spec.missing,
     )
 
 
 def check_floor(reply: Any, floor: float) -> None:
     """Refuse to answer where a component holds fewer rows than the floor."""
-    part = getattr(reply, "members", reply)  # fits to half of the rows each
+    part = getattr(reply, "fits", reply)  # to a part of the rows each
     params = getattr(part, "params", None)
     if floor <= 0 or params is None:
         return
-    held = float(np.min(params.weights * np.asarray(part.n_rows)[..., None]))
+    n_rows = np.asarray(part.n_rows)
+    held = float(np.min(params.weights * n_rows.reshape(*n_rows.shape, *(1,) * (params.weights.ndim - n_rows.ndim))))
     if held < floor:
         raise DeclinedError("floor", f"a component holds {held:.3g} rows, and the floor is {floor:g}.")
-
-
-@jax.jit
-def _answer(task: Task, data: SiteData, sent: Any) -> Any:
-    return task(data, sent)

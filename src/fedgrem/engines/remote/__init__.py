@@ -1,0 +1,1 @@
+"""A fit whose sites are elsewhere, whoever carries the messages: it knows no network library."""

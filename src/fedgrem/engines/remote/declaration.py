@@ -1,0 +1,230 @@
+"""What may travel: the messages of every task of a fit, their fields, shapes and types.
+
+Nothing is listed by hand. The center, the site and the site's guard each find it out by playing the conversation of
+the spec on made-up rows, of two sizes; so a message cannot drift from its declaration, and no shape depends on rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedgrem.data.federation import Federation, Units
+from fedgrem.engines.inprocess import InProcess, one_thread_each
+from fedgrem.engines.remote.wire import decode
+from fedgrem.errors import InputError, MessageError
+from fedgrem.families.registry import FAMILIES
+from fedgrem.fit.conversation import Ask, Replies
+from fedgrem.fit.fit import run
+from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.tasks import TASKS as LOCAL_TASKS
+from fedgrem.types import Array, map_arrays, named_arrays
+
+CENSUS, STEP = "census", "step"
+TASKS = (CENSUS, *LOCAL_TASKS)
+NAME_BYTES = 64
+SPARE_ROWS = 8
+"""Rows of the small made-up sites beyond one per component; the large ones have twice as many."""
+
+
+class Order(NamedTuple):
+    """What the center sends to one site: a site remembers its rows and nothing else."""
+
+    mail: Any
+    """What the task is given."""
+    units: Units | None
+    """The units of the fit; None leaves the rows as they are."""
+    gaps: Any
+    """() whether any site has missing cells."""
+
+
+HELLO = Order((), None, np.asarray(False))
+"""The first order, for the census."""
+
+
+class NamedCensus(NamedTuple):
+    """What a site says before everything else: :class:`~fedgrem.data.units.Census`, and the names of its columns."""
+
+    n_rows: Any
+    """() the total row weight."""
+    mean: Any
+    """(p,) of every column, the response of a regression last; NaN where a column has not a single cell."""
+    deviation: Any
+    """(p,) standard deviations within the site."""
+    gaps: Any
+    """() whether cells are missing."""
+    names: Any
+    """(p, 64) of the columns, in UTF-8 filled up with zeros; so that no site mixes up its columns."""
+
+
+def write_names(names: Sequence[str]) -> Array:
+    """Names as numbers, ``(p, 64)``.
+
+    Examples
+    --------
+    >>> read_names(write_names(["age", "größe"]))
+    ['age', 'größe']
+    """
+    table = np.zeros((len(names), NAME_BYTES), dtype=np.uint8)
+    for row, name in zip(table, names, strict=True):
+        raw = name.encode()[:NAME_BYTES]
+        row[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
+    return table
+
+
+def read_names(table: Array) -> list[str]:
+    """The way back."""
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in np.asarray(table, dtype=np.uint8)]
+
+
+def check_over_network(spec: FitSpec) -> None:
+    """Refuse what cannot be done where rows stay at the sites."""
+    if type(spec.family) not in FAMILIES.values():
+        raise InputError(
+            "this model holds functions of your own, and no code travels to the sites; use Gaussian components or "
+            "regressions, or the in-process engine."
+        )
+    if spec.algorithm.traits.pools_rows:
+        raise InputError(
+            f"{spec.algorithm.traits.title} pools the rows of all sites, and over a network rows stay where they are; "
+            "use 'fedgrem', another federated algorithm, or the in-process engine."
+        )
+    if spec.given is not None:
+        raise InputError("starts cannot be given to a fit over a network yet; leave them out, or fit in process.")
+
+
+class Declaration:
+    """The messages of one fit, for sites of ``n_columns`` columns (without a response and without ones)."""
+
+    def __init__(self, spec: FitSpec, n_columns: int) -> None:
+        self.n_columns = n_columns
+        # What a message looks like does not depend on these, and made-up rows are soon fitted.
+        start = replace(spec.start, n_init=1, short=1, long=1)
+        self._spec = replace(spec, seed=0, max_rounds=1, start=start, columns=None)
+
+    @property
+    def n_summarized(self) -> int:
+        """Columns that a census summarizes: the response of a regression too."""
+        return self.n_columns + self._spec.family.has_target
+
+    def read_order(self, task: str, fields: Any) -> Order:
+        """An order as it came, checked against the declaration: the site's side of the check."""
+        order: Order = _read("the order", fields, [form.order for form in self.forms(task)])
+        units = order.units
+        if units is not None and not (np.isfinite([*units.location, *units.scale]).all() and (units.scale > 0).all()):
+            raise MessageError("the order's units are not finite and positive.")
+        return order
+
+    def read_reply(self, task: str, fields: Any) -> Any:
+        """A reply as it is about to leave, checked: the guard's side."""
+        return _read("the reply", fields, [form.reply for form in self.forms(task)])
+
+    def reply_to(self, task: str, order: Order) -> Any:
+        """What a site may answer to an order: the structure, with the shape and type of every field."""
+        found = [form.reply for form in self.forms(task) if _shapes(form.order) == _shapes(order)]
+        if not found:
+            raise MessageError(f"the order for {task!r} is of no declared shape; no site would take it.")
+        return found[0]
+
+    def forms(self, task: str) -> "list[Form]":
+        """The messages of a task: more than one pair where the center has a choice."""
+        if task == CENSUS:
+            return [Form(HELLO, self._census)]
+        known = _played(self._spec, self.n_columns) if task in LOCAL_TASKS else {}
+        if task not in known:
+            listed = ", ".join((CENSUS, *known)) if known else ", ".join(TASKS)
+            raise MessageError(f"there is no task {task[:40]!r} in this fit; the tasks are {listed}.")
+        return known[task]
+
+    @property
+    def _census(self) -> NamedCensus:
+        column = blank((self.n_summarized,))
+        names = blank((self.n_summarized, NAME_BYTES), np.uint8)
+        return NamedCensus(blank(()), column, column, blank((), bool), names)
+
+
+class Form(NamedTuple):
+    """How an order and its reply look."""
+
+    order: Order
+    reply: Any
+
+
+def _read(who: str, fields: Any, forms: list[Any]) -> Any:
+    """A message of one of these forms; otherwise what is wrong with it as the first."""
+    wrong: MessageError | None = None
+    for form in forms:
+        try:
+            message = decode(fields, form)
+            check_shapes(who, message, form)
+            return message
+        except MessageError as error:
+            wrong = wrong or error
+    assert wrong is not None
+    raise wrong
+
+
+@lru_cache(maxsize=32)
+def _played(spec: FitSpec, n_columns: int) -> dict[str, list[Form]]:
+    """Every task of the fit of a spec and its messages, from plays on made-up rows."""
+    made_up = _MadeUp(spec, n_columns)
+    choices = [spec]
+    if getattr(spec.algorithm, "pool_weights", None) == "auto":  # the sites' rows decide: so play both
+        choices = [replace(spec, algorithm=replace(spec.algorithm, pool_weights=to)) for to in (False, True)]  # type: ignore[type-var]
+    with one_thread_each():
+        for chosen in choices:
+            run(chosen, made_up)
+    return made_up.forms
+
+
+class _MadeUp:
+    """Two sites with made-up rows, few and a few more, that answer every kind of message once, and again the same."""
+
+    site_names = ("here", "there")
+
+    def __init__(self, spec: FitSpec, n_columns: int) -> None:
+        self._few, self._more = (self._sites(spec, n_columns, n * (spec.n_components + SPARE_ROWS)) for n in (1, 2))
+        self._replies: dict[Any, Replies] = {}
+        self.forms: dict[str, list[Form]] = {}
+
+    def _sites(self, spec: FitSpec, n_columns: int, n_rows: int) -> InProcess:
+        generator = np.random.default_rng(0)
+        counts = generator.poisson(4.0, (2, n_rows, n_columns)).astype(float)  # of use to every family
+        targets = list(generator.normal(size=(2, n_rows))) if spec.family.has_target else None
+        return InProcess(Federation.from_sites(self.site_names, list(counts), targets), spec, threads=1)
+
+    def ask(self, ask: Ask) -> Replies:
+        """Run the task on few rows and on more, if it is new."""
+        key = (ask.task, *_shapes(ask.mail))
+        if key not in self._replies:
+            replies = self._replies[key] = self._few.ask(ask)
+            alike = _shapes(replies.mail) == _shapes(self._more.ask(ask).mail)
+            assert alike, f"the reply to {ask.task} depends on the number of rows"
+            if ask.task != CENSUS:
+                self._note(ask, replies)
+        return self._replies[key]
+
+    def _note(self, ask: Ask, replies: Replies) -> None:
+        mail, reply = (map_arrays(lambda leaf: blank(leaf.shape[1:], leaf.dtype), m) for m in (ask.mail, replies.mail))
+        units = map_arrays(lambda leaf: blank(leaf.shape, leaf.dtype), ask.agreed.units)
+        self.forms.setdefault(ask.task, []).append(Form(Order(mail, units, HELLO.gaps), reply))
+
+
+def _shapes(message: Any) -> list[Any]:
+    return [(name, np.shape(leaf), np.asarray(leaf).dtype.str) for name, leaf in named_arrays(message)]
+
+
+def blank(shape: tuple[int, ...], dtype: Any = float) -> Array:
+    """An array of this type and shape that holds nothing."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def check_shapes(who: str, message: Any, like: Any) -> None:
+    """Refuse an array whose shape or type is not the declared one."""
+    for (name, got), (_, expected) in zip(named_arrays(message), named_arrays(like), strict=True):
+        if got.shape != expected.shape:
+            raise MessageError(f"{who} has {name} of shape {got.shape}, expected {expected.shape}.")
+        if got.dtype != expected.dtype:
+            raise MessageError(f"{who} has {name} of type {got.dtype}, expected {expected.dtype}.")

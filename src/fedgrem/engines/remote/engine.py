@@ -1,0 +1,375 @@
+"""The engine whose sites are elsewhere: one message each per exchange, checked before it is used, and journaled.
+
+It knows nothing of any network: a :class:`Transport` carries the messages.
+"""
+
+import time
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fedgrem.data.units import Census
+from fedgrem.engines.remote.declaration import CENSUS, HELLO, STEP, Declaration, Order, read_names
+from fedgrem.engines.remote.journal import AGAIN, Journal, Record
+from fedgrem.engines.remote.roster import Roster
+from fedgrem.engines.remote.site import REASONS
+from fedgrem.engines.remote.validate import check_reply
+from fedgrem.engines.remote.wire import Fields, decode, encode, printable, size
+from fedgrem.errors import MessageError, ModelFileError, PausedError
+from fedgrem.fit.conversation import Ask, Replies
+from fedgrem.fit.spec import FitSpec
+from fedgrem.types import map_arrays, named_arrays
+
+PROBE = 2.0
+"""Seconds, or three times what the last exchange took, that a site which missed a deadline has until it is back."""
+MOST_COLUMNS = 100_000
+ATTEMPT = 5.0
+"""Seconds, or five times what the last exchange took, after which a site that is silent is asked again."""
+
+
+class Answer(NamedTuple):
+    """What came of asking one site once."""
+
+    fields: Fields | None
+    """The reply; None if there is none."""
+    exchange: int = -1
+    """The number of the exchange that the site says it answers."""
+    declined: str = ""
+    """A key of ``REASONS``, if the site does not want to answer."""
+    trouble: str = ""
+    """What went wrong on the way; asking again may help."""
+
+
+class Transport(Protocol):
+    """Carries one order to one site and its answer back. Called from one thread per site."""
+
+    def ask(self, site: str, task: str, exchange: int, order: Fields, timeout: float) -> Answer:
+        """The answer, within ``timeout`` seconds; never raises."""
+        ...
+
+
+class SitesChangedError(Exception):
+    """A site was lost before it had a start: the fit begins again without it."""
+
+
+class Traffic(NamedTuple):
+    """What an exchange cost."""
+
+    seconds: float
+    """With the center's work since the last one."""
+    sent: int
+    """Bytes of arrays, over all sites."""
+    received: int
+    asked: int
+    """Sites."""
+
+
+class OverNetwork:
+    """Asks the sites of a roster over a transport; an :class:`~fedgrem.fit.conversation.Engine`.
+
+    What the journal has of an earlier start of the run is answered from there.
+    """
+
+    def __init__(self, spec: FitSpec, roster: Roster, transport: Transport, journal: Journal) -> None:
+        self.spec, self.roster = spec, roster
+        self.exchange = journal.exchange
+        """The number of the last exchange: a reply must carry it."""
+        self.rounds: list[Traffic] = []
+        self._transport, self._journal = transport, journal
+        self._declare(1)
+        self._known = roster.as_plain()
+        """What the journal says of the roster."""
+        self._traffic = Traffic(0.0, 0, 0, 0)
+        self._pace = 0.0
+        """Seconds that the slowest good answer of the last exchange took."""
+        self.differs: list[int] = []
+        """Exchanges of the journal that were asked with other numbers than now."""
+        self._clock: float | None = None
+        """When the last live exchange was over."""
+        self._threads = ThreadPoolExecutor(max(1, len(roster.names)), thread_name_prefix="site")
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """In the order of every stacked array."""
+        return tuple(self.roster.names)
+
+    @property
+    def columns(self) -> list[str]:
+        """What the sites call their columns, the response of a regression last."""
+        return read_names(self.roster.census[self.roster.names[0]].names)
+
+    def meet(self) -> None:
+        """Ask every site for its size and its columns; those that do not answer well take no part."""
+        self.roster.census = self._exchange(Ask(CENSUS, ()))
+
+    def ask(self, ask: Ask) -> Replies:
+        """Send each site its part and stack the replies, in site order.
+
+        A site that is lost before round 1 has no start, and is dropped; later, rows of the absent are NaN.
+        """
+        names = self.site_names
+        if ask.task == CENSUS:
+            told = [Census(*self.roster.census[name][:-1]) for name in names]
+            return Replies(np.ones(len(names), dtype=bool), _stack(told))
+        good = self._exchange(ask)
+        if not ask.optional and len(good) < len(names):
+            raise SitesChangedError
+        present = np.array([name in good for name in names])
+        nothing = map_arrays(lambda leaf: np.full(leaf.shape, np.nan), self._declared)
+        return Replies(present, _stack([good.get(name, nothing) for name in names]))
+
+    def close(self) -> None:
+        """Let the threads go, and the journal."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._journal.close()
+
+    # -- from the journal, or live
+
+    def _exchange(self, ask: Ask) -> dict[str, Any]:
+        """The replies that may be used, by site."""
+        if ask.task != CENSUS:
+            self._declared = self._declaration.reply_to(ask.task, _order(ask, 0))
+        record = self._journal.next()
+        if record is not None:
+            return self._replayed(ask, record)
+        if self._clock is None:
+            self._check_same()
+            self.roster.away.clear()  # whoever was away before a crash or a pause is waited for again
+        begin = time.monotonic() if self._clock is None else self._clock
+        if ask.task == CENSUS:
+            good = self._census()
+        elif not ask.optional:
+            good = self._before_the_rounds(ask)
+        else:
+            good = self._round(ask) if ask.task == STEP else self._afterwards(ask)
+        self._clock = time.monotonic()
+        self._note(ask, good, self._traffic._replace(seconds=self._clock - begin))
+        return good
+
+    def _note(self, ask: Ask, good: dict[str, Any], traffic: Traffic) -> None:
+        about = {"exchange": self.exchange, "task": ask.task, "sites": list(good), "asked": digest(ask)}
+        about["traffic"] = traffic._asdict()
+        if (plain := self.roster.as_plain()) != self._known:
+            about["roster"] = self._known = plain
+        self._journal.append(Record(about, encode(_stack(list(good.values()))) if good else {}))
+        self._count(ask.task, traffic)
+
+    def _replayed(self, ask: Ask, record: Record) -> dict[str, Any]:
+        about = record.about
+        if about["task"] != ask.task:
+            raise ModelFileError(
+                f"the journal has {about['task']!r} as exchange {about['exchange']}, where this fedgrem asks for "
+                f"{ask.task!r}: another version wrote it; go on with that one, or begin a new fit."
+            )
+        self.differs += [about["exchange"]] if about["asked"] != digest(ask) else []
+        if ask.task == CENSUS:
+            self._declare(record.fields["mean"]["shape"][1] - self.spec.family.has_target)
+        if "roster" in about:
+            self._known = about["roster"]
+            self.roster.restore(self._known)
+        self._count(ask.task, Traffic(**about["traffic"]))
+        stacked = decode(record.fields, self._declared) if about["sites"] else ()
+        return {name: map_arrays(lambda leaf, k=k: leaf[k], stacked) for k, name in enumerate(about["sites"])}
+
+    def _check_same(self) -> None:
+        """Refuse to go on where the sites answered other questions than are asked now."""
+        if self.differs:
+            raise ModelFileError(
+                f"exchange {self.differs[0]} of the journal was asked with other numbers than this fedgrem finds here: "
+                "another version or machine wrote it; go on with that one, or begin a new fit."
+            )
+
+    def _count(self, task: str, traffic: Traffic) -> None:
+        self.rounds += [traffic] if task == STEP else []
+
+    # -- live
+
+    def _census(self) -> dict[str, Any]:
+        answers = self._deliver(CENSUS, dict.fromkeys(self.roster.names, HELLO))
+        self._declare(self._common_columns(answers))
+        census = self._judge(CENSUS, answers, lose=True)
+        self._same_names(census)
+        self._check_enough(census)
+        return census
+
+    def _declare(self, n_columns: int) -> None:
+        self._declaration = Declaration(self.spec, n_columns)
+        self._declared = self._declaration.reply_to(CENSUS, HELLO)
+
+    def _common_columns(self, answers: dict[str, Answer]) -> int:
+        """How many columns most sites have; others are refused by shape."""
+        if self.spec.columns is not None:
+            return len(self.spec.columns)
+        counts = [n for n in map(_claimed_columns, answers.values()) if 0 < n <= MOST_COLUMNS]
+        if not counts:
+            return 1
+        common = max(set(counts), key=lambda n: (counts.count(n), -counts.index(n)))
+        return max(1, common - self.spec.family.has_target)
+
+    def _same_names(self, census: dict[str, Any]) -> None:
+        """Drop sites whose columns are not those of most: mixed-up columns look like an odd site, and are none."""
+        named = {site: tuple(read_names(one.names)) for site, one in census.items()}
+        found = list(named.values())
+        common = max(found, key=found.count, default=())
+        for site, names in named.items():
+            if names != common:
+                del census[site]
+                mine, most = (printable(", ".join(listed), 200) for listed in (names, common))
+                self.roster.drop(site, f"its columns are {mine}, and those of most sites {most}", self.exchange)
+
+    def _before_the_rounds(self, ask: Ask) -> dict[str, Any]:
+        """Everyone must answer: whoever does not is dropped."""
+        good = self._judge(ask.task, self._deliver(ask.task, self._orders(ask, self.site_names)), lose=True)
+        self._check_enough(good)
+        return good
+
+    def _check_enough(self, good: dict[str, Any]) -> None:
+        """Pause where too few sites are left before round 1; a run that is resumed then begins with every site."""
+        try:
+            self.roster.check_quorum(len(good))
+        except PausedError:
+            self._journal.append(Record({"exchange": self.exchange, "task": AGAIN}, {}))
+            raise
+
+    def _round(self, ask: Ask) -> dict[str, Any]:
+        """A round with the sites that answer; it is tried again for a while if they are too few."""
+        rules = self.roster.rules
+        give_up = time.monotonic() + rules.patience
+        invited = [name for k, name in enumerate(self.site_names) if ask.to is None or ask.to[k]]
+        needed = min(rules.min_sites, len(invited))
+        while True:
+            asked = [name for name in invited if name not in self.roster.out]
+            if len(asked) < needed:  # of a random part of the sites too many are out of the run
+                asked = self.roster.active
+            good = self._judge(STEP, self._deliver(STEP, self._orders(ask, asked)))
+            if len(good) >= needed:
+                return good
+            if time.monotonic() >= give_up or len(self.roster.active) < rules.min_sites:
+                self.roster.check_quorum(len(good))
+            time.sleep(0.5)
+
+    def _afterwards(self, ask: Ask) -> dict[str, Any]:
+        """What the sites say of the finished fit; it stands without those that are out or away."""
+        good: dict[str, Any] = {}
+        for site, answer in self._deliver(ask.task, self._orders(ask, self.roster.active)).items():
+            trouble = self._trouble(answer)
+            try:
+                good |= {} if trouble else {site: self._checked(site, ask.task, answer)}
+            except MessageError as error:
+                trouble = str(error)
+            if trouble and site not in self.roster.away:
+                self.roster.note(site, "silent after the rounds", trouble, self.exchange)
+        return good
+
+    def _orders(self, ask: Ask, sites: Iterable[str]) -> dict[str, Order]:
+        return {name: _order(ask, self.site_names.index(name)) for name in sites}
+
+    def _deliver(self, task: str, orders: dict[str, Order]) -> dict[str, Answer]:
+        """Ask all sites at once; each has until the deadline, and is asked again if trouble is on the way."""
+        self.exchange += 1
+        messages = {name: encode(order) for name, order in orders.items()}
+        waiting = {
+            name: self._threads.submit(self._persist, name, task, self.exchange, message)
+            for name, message in messages.items()
+        }
+        timed = {name: future.result() for name, future in waiting.items()}
+        self._pace = max((took for took, answer in timed.values() if not answer.trouble), default=self._pace)
+        answers = {name: answer for name, (_, answer) in timed.items()}
+        sent, received = sum(map(size, messages.values())), sum(_bytes(answer) for answer in answers.values())
+        self._traffic = Traffic(0.0, sent, received, len(orders))
+        return answers
+
+    def _persist(self, site: str, task: str, exchange: int, message: Fields) -> tuple[float, Answer]:
+        begin, patience = time.monotonic(), self.roster.rules.deadline
+        if site in self.roster.away:
+            patience = min(patience, max(PROBE, 3.0 * self._pace))
+        end = begin + patience
+        pause = 0.05
+        while True:
+            # A worker that dies while it works sends nothing back: ask again now and then. Answers are remembered.
+            attempt = min(end - time.monotonic(), max(ATTEMPT, 5.0 * self._pace))
+            answer = self._transport.ask(site, task, exchange, message, max(0.1, attempt))
+            if not answer.trouble or time.monotonic() + pause >= end:
+                return time.monotonic() - begin, answer
+            time.sleep(pause)
+            pause = min(1.0, 2 * pause)
+
+    def _judge(self, task: str, answers: dict[str, Answer], *, lose: bool = False) -> dict[str, Any]:
+        """The replies that may be used; what is wrong with the others is recorded.
+
+        With ``lose``, a site without a good reply is dropped: it has no parameters to go on with.
+        """
+        good: dict[str, Any] = {}
+        for site, answer in answers.items():
+            trouble = self._trouble(answer)
+            if not trouble:
+                try:
+                    good[site] = self._checked(site, task, answer)
+                except MessageError as error:
+                    trouble = str(error)
+                    if not lose:
+                        self.roster.strike(site, trouble, self.exchange)
+                        continue
+            if trouble and lose:
+                self.roster.drop(site, trouble, self.exchange)
+            elif trouble and site not in self.roster.away:
+                self.roster.away.add(site)
+                self.roster.note(site, "away", trouble, self.exchange)
+            elif not trouble and site in self.roster.away:
+                self.roster.away.discard(site)
+                self.roster.note(site, "back", "it answers again", self.exchange)
+        return good
+
+    def _trouble(self, answer: Answer) -> str:
+        if answer.trouble:
+            return f"no answer within the deadline ({answer.trouble})"
+        return f"it does not answer: {REASONS.get(answer.declined, 'for a reason of its own')}" * bool(answer.declined)
+
+    def _checked(self, site: str, task: str, answer: Answer) -> Any:
+        before = self.roster.census.get(site)
+        return check_reply(
+            site,
+            task,
+            answer.fields or {},
+            self._declared,
+            exchange=(answer.exchange, self.exchange),
+            n_rows=None if before is None else float(before.n_rows),
+            gaps=self.spec.missing,
+        )
+
+
+def _order(ask: Ask, place: int) -> Order:
+    """What one site is sent."""
+    mail = map_arrays(lambda leaf: np.asarray(leaf[place]), ask.mail)
+    return Order(mail, ask.agreed.units, np.asarray(ask.agreed.gaps))
+
+
+def digest(ask: Ask) -> int:
+    """By which a replay knows that it asks the same."""
+    checksum = 0
+    for name, leaf in named_arrays(Order(ask.mail, ask.agreed.units, ask.agreed.gaps)):
+        checksum = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), zlib.crc32(name.encode(), checksum))
+    return checksum
+
+
+def _stack(replies: list[Any]) -> Any:
+    return map_arrays(lambda *leaves: np.stack(leaves), *replies)
+
+
+def _claimed_columns(answer: Answer) -> int:
+    """How many columns a site says that it has; 0 where it says nothing that can be understood."""
+    try:
+        (count,) = (answer.fields or {})["mean"]["shape"]
+    except (TypeError, KeyError, ValueError):
+        return 0
+    return count if type(count) is int else 0
+
+
+def _bytes(answer: Answer) -> int:
+    try:
+        return size(answer.fields or {})
+    except (TypeError, KeyError, AttributeError):
+        return 0  # not a message: the check will say so

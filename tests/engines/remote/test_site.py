@@ -1,0 +1,223 @@
+import json
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fedgrem.algorithms.fedgrem import FedGrEM, Toward
+from fedgrem.algorithms.pooled import PooledEM
+from fedgrem.algorithms.registry import ALGORITHMS
+from fedgrem.data.units import UnitsPlan
+from fedgrem.engines.remote.declaration import CENSUS, HELLO, STEP, Declaration, Order, Units
+from fedgrem.engines.remote.rehearsal import rehearse
+from fedgrem.engines.remote.site import (
+    REASONS,
+    SETTINGS,
+    DeclinedError,
+    Settings,
+    SiteAtWork,
+    read_settings,
+    write_settings,
+)
+from fedgrem.engines.remote.wire import encode
+from fedgrem.errors import InputError
+from fedgrem.families.covariance import STRUCTURES
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.poisson import Poisson
+from fedgrem.families.regression import LinearRegression
+from fedgrem.fit.penalty import WEIGHTS_PENALTIES
+from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.tasks import TASKS
+from fedgrem.types import Broadcast, Params, named_arrays
+from tests.engines.remote.studies import fields, rows_of, spec_of, write_site
+
+SPEC = spec_of()
+PARAMS = Params(np.array([0.5, 0.5]), np.array([[-3.0, -3.0], [3.0, 3.0]]))
+SENT = Broadcast(PARAMS, Toward(PARAMS.theta, np.array(1.0), None, np.array(1), np.array(0), None, None, None))
+
+
+def order(sent=SENT, units=None):
+    return encode(Order(sent, units, np.asarray(False)))
+
+
+def declined(site, task=CENSUS, order=encode(HELLO)):  # noqa: B008  # it is not changed
+    with pytest.raises(DeclinedError) as refusal:
+        site.answer(task, order)
+    assert refusal.value.code in REASONS
+    return refusal.value.code, str(refusal.value)
+
+
+def test_rows_are_read_when_they_are_first_needed_and_only_then(tmp_path):
+    site = SiteAtWork("north", write_site(tmp_path, "north"), SPEC)
+    rows, _ = rows_of("north")
+    census = site.answer(CENSUS, encode(HELLO))
+    assert float(census.n_rows) == len(rows)
+    np.testing.assert_allclose(census.mean, rows.mean(axis=0))
+    (tmp_path / "north.parquet").unlink()
+    assert float(site.answer(STEP, order()).n_rows) == len(rows)
+
+
+def test_the_same_order_is_not_worked_on_twice(tmp_path, monkeypatch):
+    site = SiteAtWork("north", write_site(tmp_path, "north"), SPEC)
+    worked = []
+    compute = site._computed
+    monkeypatch.setattr(site, "_computed", lambda *order: worked.append(order) or compute(*order))
+    for _ in range(3):
+        site.answer(STEP, order())
+    assert len(worked) == 1
+
+
+def test_rows_are_put_into_other_units_when_an_order_says_so(tmp_path):
+    spec = spec_of(units=UnitsPlan(standardize=True))
+    site = SiteAtWork("north", write_site(tmp_path, "north"), spec)
+    told = [site.answer(STEP, order(units=Units(np.zeros(2), np.full(2, s)))) for s in (1.0, 9.0, 1.0)]
+    assert told[0].log_likelihood == told[2].log_likelihood != told[1].log_likelihood
+
+
+def test_a_file_that_is_gone_is_a_reason_and_its_path_stays_here(tmp_path):
+    settings = write_site(tmp_path, "north")
+    (tmp_path / "north.parquet").unlink()
+    code, message = declined(SiteAtWork("north", settings, SPEC))
+    assert code == "rows"
+    assert "does not exist" in message
+    assert str(tmp_path) not in REASONS[code]
+
+
+def test_a_cell_that_is_no_number_is_quoted_here_and_not_in_the_reason(tmp_path):
+    (tmp_path / "bad.csv").write_text("x0,x1\n1,secret-patient\n2,3\n")
+    code, message = declined(SiteAtWork("north", Settings(str(tmp_path / "bad.csv"), ("x0", "x1")), SPEC))
+    assert "secret-patient" in message
+    assert "secret-patient" not in REASONS[code]
+
+
+def test_too_few_rows_for_the_components_is_a_reason(tmp_path):
+    pl.DataFrame({"x0": [1.0], "x1": [2.0]}).write_csv(tmp_path / "one.csv")
+    code, message = declined(SiteAtWork("north", Settings(str(tmp_path / "one.csv"), ("x0", "x1")), SPEC))
+    assert (code, "fewer than the 2 components" in message) == ("rows", True)
+
+
+def test_missing_cells_are_refused_unless_the_spec_allows_them(tmp_path):
+    (tmp_path / "gaps.csv").write_text("x0,x1\n1,\n2,3\n4,5\n")
+    settings = Settings(str(tmp_path / "gaps.csv"), ("x0", "x1"))
+    assert declined(SiteAtWork("north", settings, SPEC))[0] == "rows"
+    assert bool(SiteAtWork("north", settings, spec_of(missing=True)).answer(CENSUS, encode(HELLO)).gaps)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (spec_of(columns=("x1", "x0")), "names the columns x1, x0, and the site x0, x1"),
+        (spec_of(family=LinearRegression()), "needs a --target column, and the site has set none"),
+    ],
+)
+def test_a_spec_for_other_columns_is_declined(tmp_path, spec, message):
+    code, told = declined(SiteAtWork("north", write_site(tmp_path, "north"), spec))
+    assert code == "columns"
+    assert message in told
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (FitSpec(Gaussian(), PooledEM(), 2), "pools the rows of all sites"),
+        (spec_of(given=Params(np.ones((3, 2)), np.ones((3, 2, 2)))), "starts cannot be given"),
+    ],
+)
+def test_a_spec_that_is_not_for_a_network_is_declined(tmp_path, spec, message):
+    code, told = declined(SiteAtWork("north", write_site(tmp_path, "north"), spec))
+    assert code == "order"
+    assert message in told
+
+
+@pytest.mark.parametrize(
+    ("task", "sent", "message"),
+    [
+        ("send_rows", order(), "there is no task 'send_rows'"),
+        ("score", order(PARAMS), "there is no task 'score' in this fit; the tasks are census, start, compare"),
+        (STEP, encode(HELLO), "lacks mail.params.weights"),
+        (STEP, order(SENT._replace(params=PARAMS._replace(weights=np.ones(3)))), r"weights of shape \(3,\), expected"),
+        (STEP, order() | fields(mail__extra__steps=1.5), "mail.extra.steps of type float64, expected int64"),
+        (CENSUS, encode(HELLO) | fields(more=np.ones(1)), "also holds more"),
+        ("start", {"mail.noise": 3}, "lacks"),
+        ("compare", {"mail.params.weights": {"shape": "x"}}, "lacks"),
+        ("start", 7, "the message is a int"),
+    ],
+)
+def test_an_order_that_does_not_fit_the_spec_is_declined(tmp_path, task, sent, message):
+    code, told = declined(SiteAtWork("north", write_site(tmp_path, "north"), SPEC), task, sent)
+    assert code == "order"
+    assert re.search(message, told)
+
+
+def test_units_must_be_finite_and_positive(tmp_path):
+    site = SiteAtWork("north", write_site(tmp_path, "north"), spec_of(units=UnitsPlan(standardize=True)))
+    for scale in (0.0, np.inf):
+        sent = order(units=Units(np.zeros(2), np.array([1.0, scale])))
+        assert declined(site, STEP, sent) == ("order", "the order's units are not finite and positive.")
+
+
+FAMILIES = [Gaussian(structure()) for structure in STRUCTURES.values()]
+FAMILIES += [LinearRegression(), LinearRegression("shared"), Poisson()]
+NOT_POOLED = [kind for kind in ALGORITHMS.values() if not kind.traits.pools_rows]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_every_task_is_declared_and_no_shape_depends_on_rows_or_columns_alone(family):
+    spec = FitSpec(family, FedGrEM(), 3, score=True)
+    declared = Declaration(spec, 4)
+    skipped = {"size"} if family.joint_starts else {"size", "joint_start"}
+    for task in {CENSUS, *TASKS} - skipped:  # playing it asserts that the size of the made-up sites does not matter
+        assert all(named_arrays(form.reply) for form in declared.forms(task))
+    plain, pooled = (dict(named_arrays(form.order)) for form in declared.forms(STEP))
+    assert pooled.keys() - plain.keys() == {"mail.extra.weights", "mail.extra.weights_penalty"}
+    assert [form.reply.params.weights.shape for form in declared.forms(STEP)] == [(3,), (3,)]
+    gains = [form.reply.gain.shape for form in declared.forms("path_score")]
+    assert gains == [(10,), (len(WEIGHTS_PENALTIES),)]
+
+
+@pytest.mark.parametrize("algorithm", NOT_POOLED)
+def test_every_algorithm_is_declared(algorithm):
+    declared = Declaration(FitSpec(Gaussian(), algorithm(), 3), 2)
+    names = [name for name, _ in named_arrays(declared.forms(STEP)[0].reply)]
+    assert names[:5] == ["params.weights", "params.theta", "step_scale", "n_rows", "log_likelihood"]
+
+
+def test_a_reply_whose_shape_depends_on_the_rows_cannot_be_declared(monkeypatch):
+    monkeypatch.setitem(TASKS, "look", lambda spec, stack, mail: PARAMS._replace(theta=stack.rows))
+    with pytest.raises(AssertionError, match="the reply to look depends on the number of rows"):
+        Declaration(spec_of(tol=0.125), 2).forms("look")
+
+
+def test_settings_come_back_and_a_damaged_file_is_named(tmp_path):
+    settings = Settings("/data/rows.csv", ("a", "b"), "y", None, 5.0, 1000)
+    write_settings(settings, tmp_path)
+    assert read_settings(tmp_path) == settings
+    (tmp_path / SETTINGS).write_text(json.dumps({"data": 1}))
+    with pytest.raises(InputError, match=r"fedgrem.json cannot be read"):
+        read_settings(tmp_path)
+    with pytest.raises(InputError, match=r"fedgrem.json is missing; start the site with"):
+        read_settings(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("target", [False, True])
+def test_a_rehearsal_shows_every_kind_of_message(tmp_path, target):
+    messages = rehearse("north", write_site(tmp_path, "north", target=target), 2)
+    census, start, *joint, _compare, path, score, step, look, information = messages
+    assert len(joint) == target
+    n_numbers = 2 * (1 + (3 if target else 2))  # with an intercept
+    assert {n: shape for n, shape, _ in information.fields}["packed"] == (n_numbers * (n_numbers + 1) // 2,)
+    assert [name for name, _, _ in census.fields] == ["n_rows", "mean", "deviation", "gaps", "names"]
+    assert {name: value for name, _, value in census.fields}["names"] == ["x0", "x1", *["y"] * target]
+    assert "params.noise" in [name for name, _, _ in start.fields]
+    assert {n: shape for n, shape, _ in path.fields}["fits.params.weights"] == (2, 10, 2)
+    assert {n: shape for n, shape, _ in score.fields} == {"gain": (10,), "error": (10,), "n_rows": ()}
+    assert "at_center" in [name for name, _, _ in look.fields]
+    assert step.size == sum(value.nbytes for _, _, value in step.fields)
+    assert step.refused == ""
+
+
+def test_a_rehearsal_says_what_the_floor_would_hold_back(tmp_path):
+    messages = rehearse("north", write_site(tmp_path, "north", floor=1000.0), 2)
+    step = next(message for message in messages if message.title.startswith("A round"))
+    assert "the floor is 1000" in step.refused
