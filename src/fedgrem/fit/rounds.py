@@ -54,7 +54,8 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
     errors = min(SETTLED_ERRORS, 3000.0 * spec.tol) if _knows_errors(family) else 0.0
     records: list[RoundRecord] = []
     nothing, far = np.zeros(()), np.full(n_sites, np.inf)
-    last = RoundRecord(0.0 / far, far, nothing, nothing, nothing, nothing, far, nothing)
+    unheard = RoundRecord(np.full(n_sites, np.nan), far, nothing, nothing, far, nothing, far, nothing)
+    last = unheard
     blank = np.zeros(central.params.weights.shape)
     influence = Influence(blank, blank, nothing, nothing, nothing)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
@@ -79,10 +80,9 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
         stopped = (center_settled and moving == 0) or (since > 0 and played >= 1.5 * since + 10)
         if stopped:
             break
-    history = {
-        name: np.stack([np.asarray(getattr(record, name)) for record in records]) for name in RoundRecord._fields
-    }
-    history = {name: kept.reshape(len(records), *kept.shape[1:]) for name, kept in history.items()}
+    # With a record in front, so that no rounds at all have a history too.
+    kept = [np.stack(leaves)[1:] for leaves in zip(unheard, *records, strict=True)]
+    history = dict(zip(RoundRecord._fields, kept, strict=True))
     return Played(central, influence, len(records), stopped, settled, history)
 
 
