@@ -418,3 +418,14 @@ def test_a_fit_says_its_units_in_every_message_but_the_first():
 
 def test_the_fields_of_the_history_are_those_of_a_record():
     assert tuple(fit(max_rounds=1).history) == RoundRecord._fields
+
+
+def test_no_rounds_at_all_give_the_starts_back():
+    result = fit(max_rounds=0)
+    np.testing.assert_array_equal(result.theta, THETA)
+    np.testing.assert_array_equal(result.weights, WEIGHTS)
+    assert result.n_rounds == 0
+    assert not result.converged
+    assert result.unsettled == DATA.names
+    shapes = {name: kept.shape for name, kept in result.history.items()}
+    assert shapes == {name: (0, *kept.shape[1:]) for name, kept in fit(max_rounds=1).history.items()}

@@ -53,9 +53,9 @@ def play_rounds(spec: FitSpec, central: Central) -> Phase[Played]:
     family, algorithm, n_sites = spec.family, spec.algorithm, len(central.n_rows)
     errors = min(SETTLED_ERRORS, 3000.0 * spec.tol) if _knows_errors(family) else 0.0
     records: list[RoundRecord] = []
-    last = RoundRecord(*(np.full(n_sites, np.nan), np.full(n_sites, np.inf)), *np.zeros((4, 1)),
-                       np.full(n_sites, np.inf), np.zeros(1))  # fmt: skip
-    influence = Influence(*np.zeros((2, *central.params.weights.shape)), *np.zeros((3, 1)))
+    unheard, never, none = np.full(n_sites, np.nan), np.full(n_sites, np.inf), np.zeros(())
+    last = RoundRecord(unheard, never, none, none, np.zeros(n_sites), none, never, none)
+    influence = Influence(*np.zeros((2, *central.params.weights.shape)), none, none, none)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
     for played in range(1, spec.max_rounds + 1):
         asked = algorithm.invited(spec.seed, played - 1, n_sites)
@@ -79,9 +79,9 @@ def play_rounds(spec: FitSpec, central: Central) -> Phase[Played]:
         if stopped:
             break
     history = {
-        name: np.stack([np.asarray(getattr(record, name)) for record in records]) for name in RoundRecord._fields
+        name: np.array([getattr(record, name) for record in records]).reshape(len(records), *np.shape(kept))
+        for name, kept in last._asdict().items()
     }
-    history = {name: kept.reshape(len(records), *kept.shape[1:]) for name, kept in history.items()}
     return Played(central, influence, len(records), stopped, settled, history)
 
 
