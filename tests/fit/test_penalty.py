@@ -334,6 +334,19 @@ def test_a_minority_of_sites_cannot_decide_on_pooling(claimed):
     assert clearly_best(gain) == 0
 
 
+@given(
+    gain=st.integers(1, 9).flatmap(lambda k: st.lists(st.lists(GAINS, min_size=3, max_size=3), min_size=k, max_size=k))
+)
+def test_whatever_the_sites_claim_of_pooling_there_is_an_answer(gain):
+    assert clearly_best(np.array(gain)) in (0, 1, 2)
+    assert clearly_best(np.array(gain), must=True) in (1, 2)
+
+
+def test_where_sites_are_too_few_to_trim_one_that_claims_everything_does_not_decide():
+    for claimed in (np.inf, 1e308, 1e9):
+        assert clearly_best(np.array([[0.0, claimed], [0.0, -0.1], [0.0, -0.1]])) == 0
+
+
 def pooling(gain, algorithm=None, n_components=2, n_sites=6):
     """Drive the phase with sites that gain so much by each penalty of the weights; what it chose and asked."""
     generator = np.random.default_rng(1)
