@@ -504,6 +504,14 @@ def test_one_site_has_nothing_to_choose():
     assert model.penalty_path_ == {}
 
 
+def test_a_model_tells_with_which_penalty_its_weights_were_pooled():
+    rows = {site.name: site.rows for site in weighted_sites([SHARES] * 3).sites}
+    for asked, told in ((True, 2.0), (False, 0.0), ("auto", 0.0)):
+        model = FederatedGaussianMixture(**PAPER | {"n_components": 3}, penalty=2.0)
+        model.set_params(algorithm=FedGrEM(pool_weights=asked)).fit(rows)
+        assert model.weights_penalty_ == told
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
