@@ -208,7 +208,7 @@ def clearly_best(gain: Array, *, must: bool = False) -> int:
 def _possible(gain: Array) -> Array:
     """Gains as far as rows can speak for or against anything; what is not a number speaks against."""
     most = 2.0 * MOST_PER_ROW
-    return np.clip(np.nan_to_num(gain, nan=-most, posinf=most, neginf=-most), -most, most)
+    return np.asarray(np.clip(np.nan_to_num(gain, nan=-most, posinf=most, neginf=-most), -most, most))
 
 
 def _parts(spec: FitSpec, starts: Starts) -> Array:
