@@ -55,7 +55,8 @@ def play_rounds(spec: FitSpec, central: Central) -> Phase[Played]:
     records: list[RoundRecord] = []
     unheard, never, none = np.full(n_sites, np.nan), np.full(n_sites, np.inf), np.zeros(())
     last = RoundRecord(unheard, never, none, none, np.zeros(n_sites), none, never, none)
-    influence = Influence(*np.zeros((2, *central.params.weights.shape)), none, none, none)
+    nobody = np.zeros(central.params.weights.shape)
+    influence = Influence(nobody, nobody, none, none, none)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
     for played in range(1, spec.max_rounds + 1):
         asked = algorithm.invited(spec.seed, played - 1, n_sites)
