@@ -5,18 +5,18 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-from fedgrem.algorithms.base import WEIGHT_CAP, Algorithm, capped_rows
-from fedgrem.algorithms.fedgrem import FAST_ROUNDS, LEAST_STEP_SCALE, FedGrEM
 from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.rounds import run
 from fedgrem.algorithms.search import find_starts
 from fedgrem.algorithms.start import StartPlan
+from fedgrem.kernels.precision import precision
+
+from fedgrem.algorithms.base import WEIGHT_CAP, Algorithm, capped_rows
+from fedgrem.algorithms.fedgrem import FAST_ROUNDS, LEAST_STEP_SCALE, FedGrEM
 from fedgrem.data.federation import Federation, Site
 from fedgrem.data.simulate import simulate
 from fedgrem.engines import InProcess
 from fedgrem.families import Gaussian, LinearRegression
-from fedgrem.kernels.precision import precision
 from fedgrem.types import Central, Params, Upload
 from tests.conformance.engines import compiled
 from tests.conformance.families import FAMILIES

@@ -13,8 +13,9 @@ def some_mass(seed, n=20):
     return np.random.default_rng(seed).dirichlet(np.ones(2), size=n).T
 
 
-def sums_of(stack, mass):
-    return Sums(mass[None] @ LinearRegression().features_of(stack), np.zeros((1, 0)), np.zeros(1))
+def sums_of(stack, mass, family=None):
+    family = family or LinearRegression()
+    return Sums(mass[None] @ family.features_of(stack), family.rest_of(stack), np.zeros(1))
 
 
 def exact(stack, mass, ridge=0.0):
@@ -58,7 +59,7 @@ def test_starts_are_finite_where_covariates_are_collinear_or_zero(case):
 def test_the_noise_is_the_mean_squared_residual(case):
     family = LinearRegression(case.family.noise, reg_covar=0.0)
     stack, mass, theta = case.stack(4, 20), some_mass(4), case.theta
-    found = np.exp(2.0 * family.noise_step(sums_of(stack, mass), theta[None], None))[0, :, 0]
+    found = np.exp(2.0 * family.noise_step(sums_of(stack, mass, family), theta[None], None))[0, :, 0]
     squares = (mass * (stack.target[0] - theta @ stack.rows[0].T) ** 2).sum(axis=1)
     pooled, held = squares.sum() / 20.0, mass.sum(axis=1)
     own = (squares + 3.0 * pooled) / (held + 3.0)  # q + 1 rows of the pooled noise count as a component's own

@@ -26,7 +26,8 @@ _LOGS = Diagonal()
 class LinearRegression(ExponentialFamily):
     """Components ``y = x' theta_r + N(0, sigma^2)``; the covariates are taken as they are.
 
-    Features are ``(1, x x', x y, y^2)``. A noise is ``(C, 1)`` logs of standard deviations.
+    Features are ``(1, x x', x y)``, and ``y^2`` where components differ in their noise: elsewhere that is a part of the
+    row alone, and a large one. A noise is ``(C, 1)`` logs of standard deviations.
 
     Parameters
     ----------
@@ -55,10 +56,23 @@ class LinearRegression(ExponentialFamily):
     # -- features and natural parameters
 
     def features(self, stack: Stack) -> Array:
-        """``(1, x x', x y, y^2)``, the products by their lower triangle."""
+        """``(1, x x', x y, y^2)``, the products by their lower triangle, the last where it is a component's own."""
         assert stack.target is not None
         y = stack.target[..., None]
-        return with_ones(np.concatenate([products(stack.rows), stack.rows * y, y * y], axis=-1))
+        parts = [products(stack.rows), stack.rows * y]
+        return with_ones(np.concatenate(parts if self._common else [*parts, y * y], axis=-1))
+
+    @property
+    def _common(self) -> bool:
+        """Whether all components have one noise."""
+        return self.noise != "component"
+
+    def rest(self, stack: Stack) -> Array:
+        """With one noise for all, ``y^2`` is no component's."""
+        assert stack.target is not None
+        if not self._common:
+            return super().rest(stack)
+        return np.asarray((stack.weight * stack.target**2).sum(axis=1, keepdims=True))
 
     def open(self, stack: Stack | None, noise: Array | None, n_features: int) -> Any:
         """(..., C) logs of standard deviations, within bounds."""
@@ -67,28 +81,44 @@ class LinearRegression(ExponentialFamily):
     def natural(self, weights: Array, theta: Array, scale: Array | None) -> Array:
         """``log w - log sigma, -theta theta' / 2, theta, -1/2``, the last three over the variance."""
         i, j, diagonal = lower(theta.shape[-1])
-        eta = np.empty((*theta.shape[:-1], 2 + len(i) + theta.shape[-1]))
+        last = 1 + len(i) + theta.shape[-1]
+        eta = np.empty((*theta.shape[:-1], last if self._common else 1 + last))
         eta[..., 0] = log_weights(weights)
         np.multiply(theta[..., i] * theta[..., j], np.where(diagonal, -0.5, -1.0), out=eta[..., 1 : 1 + len(i)])
-        eta[..., 1 + len(i) : -1] = theta
-        eta[..., -1] = -0.5
+        eta[..., 1 + len(i) : last] = theta
+        eta[..., last:] = -0.5
         if scale is not None:
             eta[..., 0] -= scale
             eta[..., 1:] *= np.exp(-2.0 * scale)[..., None]
         return eta
 
     def rows_part(self, rest: Array, n_rows: Array, scale: Array | None) -> Array:
-        """The constant of every row."""
-        return np.asarray(-0.5 * n_rows * log(2.0 * pi))
+        """The constant of every row, and its square where all components have one noise."""
+        constant = -0.5 * n_rows * log(2.0 * pi)
+        return np.asarray(constant - 0.5 * self._over_variance(rest[..., 0], scale) if self._common else constant)
 
     def row_part(self, stack: Stack, scale: Array | None, lead: tuple[int, ...]) -> Array:
-        """The constant."""
-        return np.asarray(-0.5 * log(2.0 * pi))
+        """The same of every row."""
+        assert stack.target is not None
+        constant = -0.5 * log(2.0 * pi)
+        if not self._common:
+            return np.asarray(constant)
+        square = stack.target.reshape(len(stack), *(1,) * (len(lead) - 1), -1) ** 2
+        return np.asarray(constant - 0.5 * self._over_variance(square, scale))
+
+    @staticmethod
+    def _over_variance(square: Array, scale: Array | None) -> Array:
+        """Squares ``(..., 1 or n)`` or ``(...)`` over the variance that all components have, ``scale`` (..., 1)."""
+        if scale is None:
+            return square
+        precision = np.exp(-2.0 * scale)
+        return square * (precision[..., 0] if square.ndim < precision.ndim else precision)
 
     def _parts(self, sums: Sums, n_features: int) -> tuple[Array, Array, Array]:
-        """Weighted ``x x'`` (..., p, p), ``x y`` (..., p) and ``y^2`` (...)."""
+        """Weighted ``x x'`` (..., R, p, p), ``x y`` (..., R, p) and ``y^2`` (..., R), or (..., 1) of all components."""
         last = 1 + n_features * (n_features + 1) // 2
-        return symmetric(sums.features[..., 1:last]), sums.features[..., last:-1], sums.features[..., -1]
+        squares = sums.rest if self._common else sums.features[..., -1]
+        return symmetric(sums.features[..., 1:last]), sums.features[..., last : last + n_features], squares
 
     # -- the M-step
 
@@ -117,7 +147,8 @@ class LinearRegression(ExponentialFamily):
         if self.noise == "unit":
             return None
         gram, cross, squares = self._parts(sums, theta.shape[-1])
-        squares = squares - 2.0 * np.vecdot(theta, cross) + np.vecdot(theta, (gram @ theta[..., None])[..., 0])
+        explained = 2.0 * np.vecdot(theta, cross) - np.vecdot(theta, (gram @ theta[..., None])[..., 0])
+        squares = squares - (explained.sum(axis=-1, keepdims=True) if self._common else explained)
         return self._from_squares(np.maximum(squares, 0.0), np.maximum(sums.held, 0.0), theta.shape[-1])
 
     def _from_squares(self, squares: Array, held: Array, n_parameters: int) -> Array:

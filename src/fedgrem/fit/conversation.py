@@ -80,7 +80,7 @@ class Cost:
     PURPOSES = (
         ("census", ("census",)),
         ("start", ("size", "start", "compare", "joint_start")),
-        ("penalty", ("path_step", "path_score")),
+        ("penalty", ("path_step", "path_score", "weights_score")),
         ("look", ("look",)),
         ("information", ("information",)),
         ("score", ("score",)),

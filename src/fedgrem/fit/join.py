@@ -35,7 +35,7 @@ def _join(spec: FitSpec, name: str, center: Params) -> Phase[FitResult]:
     prior = Prior(one.theta, np.array([penalty]), one.noise)
     ends: list[tuple[Played, float, float]] = []
     for start in (own, one):
-        played = yield from play_rounds(spec, algorithm.begin(family, start, n_rows, nothing))
+        played = yield from play_rounds(spec, algorithm.begin(family, start, n_rows, nothing), (name,))
         scored = yield Ask("score", played.central.params)
         reached: Array = scored.mail.log_likelihood
         value = float(objective(family, played.central.params, reached, n_rows, prior)[0])
