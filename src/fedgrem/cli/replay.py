@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from fedgrem.types import FitResult
 
 
-FEW = 4
-"""Sites that are listed by name."""
-
-
 def replay(
     journal: Annotated[
         Path, typer.Argument(metavar="JOURNAL", help="The file `journal` in STUDY/server/runs/RUN.", show_default=False)
@@ -71,8 +67,9 @@ def _table(exchanges: list[Exchange]) -> Table:
     table = Table()
     for column in ("exchange", "task", "answered", "numbers", "bytes out", "bytes in", "seconds"):
         table.add_column(column, justify="left" if column in ("task", "answered") else "right", overflow="fold")
+    most = max(len(one.sites) for one in exchanges)
     for one in exchanges:
-        sites = ", ".join(one.sites) if len(one.sites) <= FEW else f"{len(one.sites)} sites"
+        sites = f"all {most}" if len(one.sites) == most else ", ".join(one.sites)
         numbers = (str(one.numbers), f"{one.sent:,}", f"{one.received:,}", f"{one.seconds:.3f}")
         table.add_row(str(one.number), one.task, sites, *numbers)
     return table
