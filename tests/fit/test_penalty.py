@@ -370,7 +370,7 @@ def pooling(gain, algorithm=None, n_components=2, n_sites=6):
 def test_pooling_is_asked_for_in_one_message_in_which_only_weights_differ():
     found, (ask,), own = pooling([0.0, 0.1, 0.2, 0.3, 0.2, 0.1])
     assert found == WEIGHTS_PENALTIES[3]
-    assert ask.task == "path_score"
+    assert ask.task == "weights_score"
     assert ask.mail.parts.tolist() == [2] * 6
     tried = ask.mail.fits.weights
     assert tried.shape == (6, 2, len(WEIGHTS_PENALTIES), 2)

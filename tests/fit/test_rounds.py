@@ -43,8 +43,8 @@ class Scripted:
     def __init__(self, movements, center_movements):
         self.movements, self.center_movements, self.round = movements, center_movements, 0
 
-    def invited(self, seed, number, n_sites):
-        return np.ones(n_sites, dtype=bool)
+    def invited(self, seed, number, names):
+        return np.ones(len(names), dtype=bool)
 
     def broadcast(self, family, central):
         return ()
@@ -69,7 +69,9 @@ def rounds_until_stop(movements, center_movements=lambda t: 0.0, limit=1000):
     params = Params(np.ones((n_sites, 1)), np.zeros((n_sites, 1, 1)))
     upload = Upload(params, np.ones((n_sites, 1)), np.ones(n_sites), np.zeros(n_sites))
     engine = SimpleNamespace(ask=lambda ask: Replies(everyone(n_sites), upload))
-    played, _ = converse(play_rounds(spec, Central(params, np.zeros((1, 1)), np.ones(n_sites))), engine)
+    played, _ = converse(
+        play_rounds(spec, Central(params, np.zeros((1, 1)), np.ones(n_sites)), tuple(map(str, range(n_sites)))), engine
+    )
     assert played.n_rounds == spec.algorithm.round
     return played.n_rounds if played.stopped else None
 
@@ -170,8 +172,9 @@ def test_the_result_is_numpy_all_through():
     assert {type(array) for array in arrays} == {np.ndarray}
     np.testing.assert_array_equal(result.n_rows, SIZES)
     assert result.cost["rounds"] == 2
-    # Sent: parameters, center, lambda, steps, round; and back: parameters, step scales, rows, log-likelihood.
-    assert result.cost["numbers_per_round"] == 5 * ((6 + 4 + 3) + (6 + 2 + 2))
+    # Sent: parameters, center, lambda, steps, round, common weights and their lambda; and back: parameters, step scales,
+    # rows, log-likelihood.
+    assert result.cost["numbers_per_round"] == 5 * ((6 + 4 + 3 + 3) + (6 + 2 + 2))
 
 
 def test_progress_is_told_by_stage_and_round():
@@ -227,10 +230,13 @@ def test_absent_sites_keep_their_parameters_and_their_last_movement(name):
         results.append(run(spec, engine))
     before, after = results
     away, here = [1, 3], [0, 2, 4]
-    for leaf in ("weights", "theta", "noise"):
+    np.testing.assert_array_equal(after.weights[away], before.weights[away])
+    for leaf in ("theta", "noise"):
         old, new = getattr(before, leaf), getattr(after, leaf)
-        if old is not None:
-            np.testing.assert_array_equal(new[away], old[away])
+        centers = [getattr(r, {"theta": "center", "noise": "center_noise"}[leaf]) for r in results]
+        if old is not None:  # what sat on the center follows it
+            there = (old == centers[0]).all(axis=-1, keepdims=True)
+            np.testing.assert_array_equal(new[away], np.where(there, centers[1], old)[away])
     assert np.all((after.theta != before.theta)[here].any(axis=(1, 2)))
     for kind in ("movement", "movement_in_errors", "log_likelihood"):
         kept = after.history[kind]
@@ -305,18 +311,19 @@ def test_sampled_sites_are_reproducible_and_come_close_to_the_full_fit(full):
     np.testing.assert_array_equal(one.theta, again.theta)
     np.testing.assert_array_equal(one.history["movement"], again.history["movement"])
     errors = 1.0 / np.sqrt(full.n_rows * full.weights.min(axis=1))
-    assert np.all(np.linalg.norm(one.theta - full.theta, axis=-1).max(axis=1) < 0.5 * errors)
+    # The center of the last round is that of half of the sites.
+    assert np.all(np.linalg.norm(one.theta - full.theta, axis=-1).max(axis=1) < 1.5 * errors)
     assert np.all(np.abs(one.weights - full.weights).max(axis=1) < 0.5 * errors)
 
 
 def test_half_of_the_sites_are_asked_but_all_in_round_one_and_never_fewer_than_two():
-    half = FedGrEM(sites=0.5)
-    asked = np.array([half.invited(0, number, 8) for number in range(30)])
+    half, names = FedGrEM(sites=0.5), tuple("abcdefgh")
+    asked = np.array([half.invited(0, number, names) for number in range(30)])
     assert asked.sum(axis=1).tolist() == [8] + [4] * 29
     assert np.all(asked[1:].any(axis=0))
-    assert not np.array_equal(asked[1:], [half.invited(1, number, 8) for number in range(1, 30)])
-    assert FedGrEM(sites=0.01).invited(0, 5, 8).sum() == 2
-    assert FedGrEM(sites=0.01).invited(0, 5, 1).tolist() == [True]
+    assert not np.array_equal(asked[1:], [half.invited(1, number, names) for number in range(1, 30)])
+    assert FedGrEM(sites=0.01).invited(0, 5, names).sum() == 2
+    assert FedGrEM(sites=0.01).invited(0, 5, ("a",)).tolist() == [True]
 
 
 # -- the conversation
