@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedgrem import FederatedRegressionMixture, __version__, load_model
+from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, __version__, load_model
 from fedgrem.cli import main
 from fedgrem.cli.screen import warnings_as_notices
 from fedgrem.cli.tables import print_summary
@@ -155,6 +155,26 @@ def test_a_regression_predicts_the_response_and_with_it_the_component(folder, tm
     pl.read_csv(folder / "data.csv").drop("y").write_csv(tmp_path / "blind.csv")
     assert run("predict", tmp_path / "m", tmp_path / "blind.csv") == 0
     assert capsys.readouterr().out.startswith("row,site,expected\n")
+
+
+def test_the_command_line_and_the_class_give_one_answer_by_default(folder, tmp_path):
+    data = pl.read_csv(folder / "data.csv")
+    fit = ["fit", folder / "data.csv", "--site", "hospital", "--components", 2]
+    assert run(*fit, "--columns", "b", "--target", "y", "--out", tmp_path / "lines") == 0
+    lines = FederatedRegressionMixture(2, random_state=0).fit(data.select("b"), data["y"], sites=data["hospital"])
+    assert run(*fit, "--columns", "a,b", "--out", tmp_path / "groups") == 0
+    groups = FederatedGaussianMixture(2, random_state=0).fit(data.select("a", "b"), sites=data["hospital"])
+    for folder_name, model in (("lines", lines), ("groups", groups)):
+        loaded = load_model(tmp_path / folder_name)
+        assert repr(loaded.get_params()) == repr(model.get_params())
+        for name, value in model.fitted_values().items():
+            np.testing.assert_equal(getattr(loaded, name), value, err_msg=name)
+
+
+def test_show_prints_what_the_summary_of_a_model_says(model, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("show", model) == 0
+    assert capsys.readouterr().out == load_model(model).summary() + "\n"
 
 
 def test_show_gives_tables_or_json(model, capsys):

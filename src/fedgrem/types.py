@@ -4,7 +4,8 @@ A field documented as ``(R,)`` is one site's; the center holds the same tuples s
 and the components there may be further axes, one entry per fit: restarts, penalties, halves.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -126,9 +127,9 @@ class FitResult(NamedTuple):
     """(p,) or, with a response, (p + 1,): the units in which the fit ran; None if those of the rows."""
     scale: Array | None = None
     """The same."""
-    cost: dict[str, int] = {}
+    cost: Mapping[str, int] = MappingProxyType({})
     """Exchanges and numbers sent, by purpose."""
-    path: dict[str, Array] = {}
+    path: Mapping[str, Array] = MappingProxyType({})
     """How the penalty was chosen: :meth:`fedgrem.fit.penalty.Choice.as_arrays`; empty if it was given."""
     look: dict[str, Array] | None = None
     """What the last look from the center found, by name, one entry per site; None if nobody was asked."""
@@ -142,6 +143,12 @@ class FitResult(NamedTuple):
     """(K, R, q, q) of the parameters of each component, NaN where nothing can be said."""
     center_covariance: Array | None = None
     """(R, q, q)"""
+
+
+def pick(params: Params, index: Any) -> Params:
+    """The same entries of all arrays of a mixture."""
+    found: Params = map_arrays(lambda leaf: leaf[index], params)
+    return found
 
 
 def map_arrays(function: Callable[..., Any], message: Any, *others: Any) -> Any:

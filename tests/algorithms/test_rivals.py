@@ -4,16 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fedgrem.algorithms.plan import Plan
+from fedgrem.algorithms.rounds import run
+from fedgrem.algorithms.start import StartPlan
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.fedem_sa import FedEMSA
 from fedgrem.algorithms.fedgmm import FedGMMDensity, FedGMMJoint
 from fedgrem.algorithms.local import LocalEM
-from fedgrem.algorithms.plan import Plan
 from fedgrem.algorithms.pooled import InOnePot
 from fedgrem.algorithms.registry import ALGORITHMS, build_algorithm
-from fedgrem.algorithms.rounds import run
-from fedgrem.algorithms.start import StartPlan
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import simulate
 from fedgrem.engines import InProcess

@@ -1,6 +1,7 @@
 """Algorithm 1 in plain NumPy, one site, one component and one row at a time: read beside the paper.
 
-Nothing here is shared with the package but the two documented constants.
+Nothing here is shared with the package but the documented constants. The paper divides a step by the initial weight as
+it is; it weighs sites at the center by their rows, here at most ten times the median's, as the package does.
 """
 
 import numpy as np
@@ -8,6 +9,10 @@ import numpy as np
 LEAST_SHARE = 0.2
 WEIGHT_CAP = 10.0
 LEAST_STEP_SCALE = 0.02
+
+
+def log(weight):
+    return np.log(weight) if weight > 0 else -np.inf
 
 
 def gaussian_log_density(x, y, theta):
@@ -47,7 +52,7 @@ def local_step(family, xs, ys, weights, theta, *, step_size, first_weights=None)
     n, n_components = len(xs), len(weights)
     mass, log_likelihood = np.zeros((n_components, n)), 0.0
     for i in range(n):
-        joint = np.array([np.log(weights[r]) + log_density(xs[i], ys[i], theta[r]) for r in range(n_components)])
+        joint = np.array([log(weights[r]) + log_density(xs[i], ys[i], theta[r]) for r in range(n_components)])
         top = joint.max()
         row = top + np.log(np.sum(np.exp(joint - top)))
         mass[:, i] = np.exp(joint - row)
@@ -60,7 +65,7 @@ def local_step(family, xs, ys, weights, theta, *, step_size, first_weights=None)
             scales[r] = min(1.0, n * w / curvature(xs, mass[r]))
             new_theta[r] = theta[r] + step_size * scales[r] / w * gradient
         else:
-            new_theta[r] = theta[r] + step_size / max(first_weights[r], LEAST_SHARE / n_components) * gradient
+            new_theta[r] = theta[r] + step_size / first_weights[r] * gradient
     return mass.sum(axis=1) / n, new_theta, scales, log_likelihood
 
 

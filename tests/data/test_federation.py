@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedgrem.data import federation
-from fedgrem.data.federation import Federation, bucket_sizes
+from fedgrem.data.federation import LARGEST, Federation, stack_sites
+from fedgrem.data.stack import padded_size
 from fedgrem.errors import InputError, ShapeError
 
 TWO = np.zeros((4, 2))
@@ -133,28 +133,39 @@ def test_targets_and_weights_for_some_sites_only_are_refused(extra):
         Federation.from_sites(["a", "b"], [TWO, TWO], **extra)
 
 
-def test_a_site_is_padded_with_rows_of_weight_zero():
+# -- stacks
+
+
+def stacked(rows, target=None, weight=None, *, gaps=False):
+    site = Federation.from_sites(
+        ["a"], [rows], None if target is None else [target], None if weight is None else [weight], missing_allowed=gaps
+    ).sites[0]
+    return stack_sites([site], gaps=gaps)
+
+
+def test_a_site_is_padded_with_rows_of_weight_zero_that_repeat_a_real_one():
     generator = np.random.default_rng(0)
     rows, target = generator.normal(size=(5, 2)), generator.normal(size=5)
-    site = Federation.from_sites(["a"], [rows], [target]).sites[0]
-    own, padded = site.as_data(), site.as_data(8)
-    np.testing.assert_array_equal(padded.row_weight, [1, 1, 1, 1, 1, 0, 0, 0])
-    np.testing.assert_array_equal(padded.columns[:, :5], own.columns)
-    np.testing.assert_array_equal(padded.target[:5], own.target)
+    stack = stacked(rows, target)
+    np.testing.assert_array_equal(stack.weight, [[1, 1, 1, 1, 1, 0, 0, 0]])
+    order = np.argsort(rows[:, 0])
+    np.testing.assert_array_equal(stack.rows[0, :5], rows[order])
+    np.testing.assert_array_equal(stack.target[0, :5], target[order])
+    np.testing.assert_array_equal(stack.rows[0, 5:], stack.rows[0, [0, 0, 0]])
+    assert stack.n_rows.tolist() == [5.0]
 
 
 @pytest.mark.parametrize("n_values", [2, 5, 1000])
 def test_rows_keep_their_target_and_weight_whatever_order_they_came_in(n_values):
     generator = np.random.default_rng(1)
-    rows = generator.integers(0, n_values, size=(9, 2)).astype(float)
-    target, weight = np.arange(9.0), np.arange(1.0, 10.0)
-    plain = Federation.from_sites(["a"], [rows], [target], [weight]).sites[0].as_data()
-    order = generator.permutation(9)
-    shuffled = Federation.from_sites(["a"], [rows[order]], [target[order]], [weight[order]]).sites[0].as_data()
-    for expected, actual in zip(plain, shuffled, strict=True):
-        np.testing.assert_array_equal(actual, expected)
-    triples = {(*column, y, v) for column, y, v in zip(plain.columns.T, plain.target, plain.row_weight, strict=True)}
-    assert triples == {(*row, y, v) for row, y, v in zip(rows, target, weight, strict=True)}
+    rows = generator.integers(0, n_values, size=(16, 2)).astype(float)
+    target, weight = np.arange(16.0), np.arange(1.0, 17.0)
+    order = generator.permutation(16)
+    plain, shuffled = stacked(rows, target, weight), stacked(rows[order], target[order], weight[order])
+    for name in ("rows", "target", "weight"):
+        np.testing.assert_array_equal(getattr(shuffled, name), getattr(plain, name))
+    found = {(*row, y, v) for row, y, v in zip(plain.rows[0], plain.target[0], plain.weight[0], strict=True)}
+    assert found == {(*row, y, v) for row, y, v in zip(rows, target, weight, strict=True)}
 
 
 @pytest.mark.parametrize("n_values", [1, 3, 40, 10_000])
@@ -164,42 +175,83 @@ def test_rows_are_in_the_order_of_all_their_columns_and_the_target(n_values, mis
     rows = generator.integers(0, n_values, size=(60, 3)).astype(float)
     rows[generator.random(rows.shape) < missing] = np.nan
     target, weight = generator.integers(0, 2, size=60).astype(float), np.arange(1.0, 61.0)
-    site = Federation.from_sites(["a"], [rows], [target], [weight], missing_allowed=True).sites[0]
     order = np.lexsort((target, *rows.T[::-1]))  # rows that are alike stay in the order they came in
-    np.testing.assert_array_equal(site.as_data(gaps=missing > 0).row_weight, weight[order])
+    np.testing.assert_array_equal(stacked(rows, target, weight, gaps=missing > 0).weight[0, :60], weight[order])
 
 
-def test_stacking_lists_every_site_once_and_keeps_its_rows(monkeypatch):
-    monkeypatch.setattr(federation, "BUCKET_OVERHEAD", 0)
-    sizes = [3, 200, 11, 90, 4]
-    data = Federation.from_sites(list("abcde"), [np.full((n, 2), float(n)) for n in sizes])
-    buckets, order = data.stacked()
-    assert len(buckets) > 1
-    assert sorted(np.asarray(order).tolist()) == list(range(5))
-    weights = [w for bucket in buckets for w in np.asarray(bucket.row_weight)]
-    assert [int(w.sum()) for w in weights] == [sizes[k] for k in np.asarray(order)]
+def test_the_middle_of_its_column_stands_for_a_missing_cell_and_is_marked():
+    stack = stacked(np.array([[1.0, np.nan], [3.0, 8.0], [np.nan, 4.0]]), gaps=True)
+    np.testing.assert_array_equal(stack.rows[0, :3], [[1.0, 6.0], [3.0, 8.0], [2.0, 4.0]])
+    np.testing.assert_array_equal(stack.observed[0, :3], [[True, False], [True, True], [False, True]])
+    np.testing.assert_array_equal(stack.observed[0, 3:], np.tile([True, False], (5, 1)))
 
 
-def test_similar_sites_share_one_bucket():
-    assert bucket_sizes([150, 149, 151]) == [(256, [0, 1, 2])]
+def test_stacking_lists_every_site_once_by_padded_size_and_keeps_its_rows():
+    sizes = [3, 205, 11, 90, 4, 201]
+    data = Federation.from_sites(list("abcdef"), [np.full((n, 2), float(n)) for n in sizes])
+    stacks = data.stacked()
+    assert [places.tolist() for _, places in stacks] == [[0, 4], [2], [3], [1, 5]]
+    for stack, places in stacks:
+        assert stack.names == tuple("abcdef"[k] for k in places)
+        assert stack.n_rows.tolist() == [sizes[k] for k in places]
+        assert stack.observed is None
 
 
-def test_many_sites_are_padded_less_than_few():
-    assert bucket_sizes([60] * 8)[0][0] == 128
-    assert bucket_sizes([60] * 10)[0][0] == 64
-    assert bucket_sizes([33] * 100)[0][0] == 48
-    assert bucket_sizes([33] * 2000)[0][0] == 48
+def test_sites_are_padded_little_and_to_a_size_that_depends_on_them_alone():
+    for n in (*range(1, 200), 1000, 12_345, 1_000_001):
+        assert n <= padded_size(n) < max(n + 8, 1.07 * n)
+        assert padded_size(padded_size(n)) == padded_size(n)
 
 
-def test_one_large_site_does_not_blow_up_the_rest():
-    assert bucket_sizes([100, 100_000, 100, 100]) == [(100_352, [1]), (128, [0, 2, 3])]
+def test_gaps_are_looked_for_unless_it_is_said_whether_there_are_any():
+    data = Federation.from_sites(["a", "b"], [np.eye(2), np.array([[np.nan, 1.0]])], missing_allowed=True)
+    assert all(stack.observed is not None for stack, _ in data.stacked())
+    assert all(stack.observed is not None for stack, _ in Federation.from_sites(["a"], [np.eye(2)]).stacked(gaps=True))
 
 
-def test_padding_stays_within_a_factor_of_two_where_buckets_are_free(monkeypatch):
-    monkeypatch.setattr(federation, "BUCKET_OVERHEAD", 0)
-    sizes = np.random.default_rng(2).integers(8, 5000, size=60).tolist()
-    for padded, members in bucket_sizes(sizes):
-        assert all(sizes[k] <= padded <= 2 * max(sizes[k], 8) for k in members)
+# -- kinds of numbers
+
+
+def test_float32_rows_raise_no_warnings():
+    generator = np.random.default_rng(3)
+    rows = generator.normal(size=(20, 2)).astype(np.float32)
+    data = Federation.from_sites(["a"], [rows], [rows[:, 0]])
+    data.check_columns(constant_allowed=False)
+    stack, _ = data.stacked()[0]
+    assert stack.rows.dtype == np.float64
+
+
+def test_whole_numbers_are_rows_too():
+    data = Federation.from_sites(["a"], [np.arange(12).reshape(6, 2)])
+    data.check_columns(constant_allowed=False)
+    assert data.stacked()[0][0].rows.dtype == np.float64
+
+
+def test_values_whose_squares_are_infinite_are_refused():
+    with pytest.raises(
+        InputError, match=r"site 'a' holds values as large as 1e\+101, in column\(s\) x1; beyond 1e\+100"
+    ):
+        Federation.from_sites(["a"], [with_entry(10.0 * LARGEST)])
+
+
+def test_a_column_that_varies_by_next_to_nothing_is_refused():
+    with pytest.raises(InputError, match=r"column 'x1' varies by no more than 1e-150 over all sites"):
+        Federation.from_sites(
+            ["a"], [with_entry(1e-150) + np.array([[1.0, 0.0]]) * np.arange(4.0)[:, None]]
+        ).check_columns(constant_allowed=False)
+
+
+def test_missing_cells_are_allowed_where_that_is_said_and_infinity_never():
+    Federation.from_sites(["a"], [with_entry(np.nan)], missing_allowed=True)
+    with pytest.raises(InputError, match=r"NaN \(0\) or infinity \(1\)"):
+        Federation.from_sites(["a"], [with_entry(np.inf)], missing_allowed=True)
+
+
+def test_a_column_without_a_single_cell_is_refused():
+    rows = np.arange(8.0).reshape(4, 2)
+    rows[:, 1] = np.nan
+    with pytest.raises(InputError, match=r"column 'x1' is missing in every row of every site; drop it"):
+        Federation.from_sites(["a"], [rows], missing_allowed=True).check_columns(constant_allowed=False)
 
 
 def test_a_column_that_is_constant_everywhere_is_refused_by_name():
@@ -214,7 +266,7 @@ def test_a_column_of_zeros_is_refused_even_where_an_intercept_may_be_meant():
         Federation.from_sites(["a"], [TWO]).check_columns(constant_allowed=True)
 
 
-def test_one_pot_holds_the_rows_targets_and_weights_of_all_sites():
+def test_pooled_rows_hold_the_rows_targets_and_weights_of_all_sites():
     rows, targets, weights = [TWO, TWO + 1.0], [np.arange(4.0), np.arange(4.0, 8.0)], [np.ones(4), np.full(4, 2.0)]
     pot = Federation.from_sites(["b", "a"], rows, targets, weights).merged()
     assert pot.names == ("a",)

@@ -21,8 +21,10 @@ QUICK = {"n_init": 1, "max_rounds": 20, "tol": 1e-2, "random_state": 0}
 SHARED = {
     "site_names_", "n_features_in_", "weights_", "center_", "center_weights_", "weights_se_", "center_se_",
     "at_center_", "site_distance_", "site_threshold_", "vanished_", "n_rows_", "penalty_", "noise_penalty_",
-    "penalty_path_", "site_gain_", "site_gain_se_", "local_only_", "n_components_", "selection_", "n_parameters_", "site_verdict_",
-    "site_evidence_", "n_rounds_", "converged_", "unsettled_sites_", "history_", "cost_", "location_", "scale_",
+    "weights_penalty_",
+    "penalty_path_", "site_gain_", "site_gain_se_", "local_only_", "n_components_", "selection_", "n_parameters_",
+    "site_verdict_", "site_evidence_", "n_rounds_", "converged_", "unsettled_sites_", "history_", "cost_",
+    "location_", "scale_",
 }  # fmt: skip
 OF_MEANS = SHARED | {"means_", "means_se_", "covariances_", "center_covariances_"}
 OF_LINES = SHARED | {
@@ -157,6 +159,14 @@ def test_attributes_of_regressions_exist_whatever_the_options(options):
     assert set(model.fitted_values()) == OF_LINES
     assert model.intercept_.shape == model.noise_.shape == (4, 2)
     assert model.summary() == summary_text(model)
+
+
+def test_the_penalty_of_the_weights_is_told_also_where_no_penalties_were_compared():
+    rows, _ = sites(n_sites=3, n=40)
+    options = {"penalty": 1.5, "fallback": None} | QUICK
+    pooled = FederatedGaussianMixture(2, algorithm=FedGrEM(pool_weights=True), **options).fit(rows)
+    apart = FederatedGaussianMixture(2, algorithm=FedGrEM(pool_weights=False), **options).fit(rows)
+    assert (pooled.weights_penalty_, apart.weights_penalty_) == (1.5, 0.0)
 
 
 def test_one_site_has_all_attributes_too():

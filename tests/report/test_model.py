@@ -78,7 +78,7 @@ def test_any_fit_has_a_page_that_asks_nothing_of_the_network(cls, n_sites, n_fea
 
 
 def test_many_sites_are_folded_and_the_page_stays_small():
-    model = made_up(200, 16, 10, n_rounds=300)
+    model = made_up(200, 16, 10, n_rounds=100)
     text = page_of(model)
     assert len(text) < 2_500_000
     assert "and 170 more" in text

@@ -7,7 +7,8 @@ import numpy as np
 
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
-from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
+from fedgrem.kernels.randomness import generator_for
+from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload, map_arrays
 
 
 class Traits(NamedTuple):
@@ -50,8 +51,8 @@ class Algorithm(Protocol):
     name: ClassVar[str]
     traits: ClassVar[Traits]
 
-    def invited(self, seed: int, number: int, n_sites: int) -> Array:
-        """(K,) which sites are asked in round ``number``."""
+    def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
+        """(K,) which sites are asked in round ``number``; drawn by name, so that their order does not matter."""
         ...
 
     def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
@@ -81,20 +82,26 @@ class Options:
         own: Any = self  # every algorithm is a dataclass; its name and traits are no options
         return {one.name: getattr(self, one.name) for one in fields(own)}
 
-    def invited(self, seed: int, number: int, n_sites: int) -> Array:
+    def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
         """(K,) which sites are asked in a round: all."""
-        return np.ones(n_sites, dtype=bool)
+        return np.ones(len(names), dtype=bool)
+
+
+def lots(seed: int, purpose: str, number: int, names: tuple[str, ...]) -> Array:
+    """(K,) numbers in [0, 1) that the sites draw for a round, each by its name."""
+    return np.array([generator_for(seed, name, purpose, number).random() for name in names])
 
 
 def keep_absent(params: Params, before: Params, present: Array) -> Params:
     """Sites that did not answer keep what they had."""
     if present.all():
         return params
-    kept = []
-    for new, old in zip(params, before, strict=True):
-        here = None if new is None else present.reshape(-1, *(1,) * (new.ndim - 1))
-        kept.append(None if new is None or here is None else np.where(here, new, old))
-    return Params(*kept)
+
+    def kept(new: Array, old: Array) -> Array:
+        return np.where(present.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    found: Params = map_arrays(kept, params, before)
+    return found
 
 
 def middle(leaf: Array | None) -> Array | None:

@@ -24,7 +24,7 @@ def present_share(counts: Array, present: Array) -> Array:
 def average(leaf: Array, share: Array) -> Array:
     """Mean over sites ``(K, ...)`` by their shares (K,); what a site without one sent does not matter."""
     heard = share > 0
-    return np.einsum("k,k...->...", share[heard], leaf[heard])
+    return np.asarray(np.einsum("k,k...->...", share[heard], leaf[heard]))
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, no_pull
+from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, lots, no_pull
 from fedgrem.algorithms.fedem import average, present_share
 from fedgrem.algorithms.local import plain_start
 from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError
 from fedgrem.families.base import ExponentialFamily, Family, weights_of
 from fedgrem.kernels.compression import quantize, sparsify, variance_factor
-from fedgrem.kernels.randomness import generator_for
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Sums, Upload
 
 
@@ -92,11 +91,11 @@ class FedEMSA(Options):
     participation: float = 0.75
     control_step: float | None = None
 
-    def invited(self, seed: int, number: int, n_sites: int) -> Array:
+    def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
         """(K,) each site with probability p, at least one; everyone in round 1."""
         if number == 0 or self.participation >= 1.0:
-            return np.ones(n_sites, dtype=bool)
-        drawn = generator_for(seed, "", "participation", number).random(n_sites)
+            return np.ones(len(names), dtype=bool)
+        drawn = lots(seed, "participation", number, names)
         return np.asarray((drawn < self.participation) | (drawn == drawn.min()))
 
     def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
@@ -106,7 +105,7 @@ class FedEMSA(Options):
                 f"algorithm 'fedem-sa' does not run on {family.name} components, which have no sufficient statistics "
                 "to exchange; use 'fedem' or 'fedgrem'."
             )
-        n_sites, n_components, width = start.theta.shape
+        n_sites, n_components, _ = start.theta.shape
         size = _n_statistics(family, start)
         control = np.zeros((n_sites, n_components, size))
         return plain_start(start, n_rows, Memory(control[0], control, np.zeros((n_sites, 0)), np.zeros((), dtype=int)))
@@ -157,7 +156,7 @@ class FedEMSA(Options):
         control = difference - statistics if first else memory.control + self._control_step(difference) * difference
         total = Sums(statistics, average(rest, share), np.zeros(()))
         center = family.solve_noisy(total, central.center)
-        noise = family.noise_step(total, center, central.noise)  # type: ignore[attr-defined]
+        noise = family.noise_step(total, center, central.noise)
         weights = keep_absent(uploads.params, central.params, present).weights
         params = Params(weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites))
         extra = Memory(statistics, control, rest, memory.played + 1)

@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class JointMoments(NamedTuple):
     """(M1, t) posterior sums of ``(1, x, x x')``."""
     regressions: Array
     """(R, t) posterior sums of the family's features."""
+    rest: Array
+    """(u,) what no component owns of them."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class FedGMM(Options):
 
     def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
         """Begin at the given starts, with unit covariances, knowing nothing of the covariates."""
-        n_sites, n_components, width = start.theta.shape
+        _, n_components, width = start.theta.shape
         if isinstance(family, Gaussian):
             central = plain_start(start, n_rows)
             return central._replace(extra=Gaussians(central.center, np.tile(np.eye(width), (n_components, 1, 1))))
@@ -163,10 +165,11 @@ class FedGMM(Options):
         sums = sums.reshape(c, parts, n_components, -1)
         joint = sums[..., 0] / stack.n_rows[:, None, None]
         regressions = np.concatenate([sums[..., :1], sums[..., t1:]], axis=-1).sum(axis=1)
-        statistics = JointMoments(joint, sums[..., :t1].sum(axis=2), regressions)
+        rest = family.rest_of(stack)
+        statistics = JointMoments(joint, sums[..., :t1].sum(axis=2), regressions, rest)
         weights = joint.sum(axis=1)
         params = sent.params._replace(weights=weights)
-        value = value + family.rows_part(np.zeros(0), stack.n_rows, scale)
+        value = value + family.rows_part(rest, stack.n_rows, scale)
         return Upload(params, np.ones_like(weights), stack.n_rows, value, statistics)
 
     def central_step(
@@ -181,7 +184,7 @@ class FedGMM(Options):
             center, noise = after.mean, None
             if central.noise is not None:
                 noise = _structured(family, after.covariance, average(weights, share))
-            extra = after
+            extra: Any = after
         else:
             assert isinstance(family, LinearRegression)
             state: JointState = central.extra
@@ -206,12 +209,13 @@ class FedGMM(Options):
     def _regressions(
         self, family: LinearRegression, uploads: Upload, share: Array, present: Array, before: Central
     ) -> tuple[Array, Array | None]:
-        sums = uploads.extra.regressions
+        sums, rest = uploads.extra.regressions, uploads.extra.rest
         if self.averaging == "mass":
-            total = Sums(sums[present].sum(axis=0), np.zeros(0), np.zeros(()))
+            total = Sums(sums[present].sum(axis=0), rest[present].sum(axis=0), np.zeros(()))
             center = family.solve(total, before.center)
             return center, family.noise_step(total, center, before.noise)
-        own = Sums(np.where(present[:, None, None], sums, 0.0), np.zeros(0), np.zeros(()))
+        here = present[:, None]
+        own = Sums(np.where(here[..., None], sums, 0.0), np.where(here, rest, 0.0), np.zeros(()))
         theta = family.solve(own, before.params.theta)
         noise = family.noise_step(own, theta, before.params.noise)
         return average(theta, share), None if noise is None else family.average_noise(noise, share)

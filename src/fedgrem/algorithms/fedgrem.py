@@ -5,14 +5,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, middle, vanished
+from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, lots, middle, vanished
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, CenterRule, Redescending
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
 from fedgrem.kernels.center import capped_rows, row_norm, shrink
 from fedgrem.kernels.log_ratio import from_log_ratio, to_log_ratio
-from fedgrem.kernels.randomness import generator_for
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
 LEAST_PART = 0.05
@@ -43,7 +42,7 @@ class State(NamedTuple):
     held: tuple[Params, Array, Array | None] | None = None
     """Parameters, center and common noise before the last extrapolation, to go back to if it was a mistake."""
     weights: Array | None = None
-    """(..., R) the common weights; None unless weights are pooled."""
+    """(..., R) the common weights; None unless weights may be pooled."""
 
 
 class Toward(NamedTuple):
@@ -62,9 +61,9 @@ class Toward(NamedTuple):
     first_weights: Array | None
     """(R,) as in :class:`State`."""
     weights: Array | None = None
-    """(R,) the common weights; None unless weights are pooled."""
+    """(R,) the common weights; None unless weights may be pooled."""
     weights_penalty: Array | None = None
-    """() lambda of the weights, for this site; None unless weights are pooled."""
+    """() lambda of the weights, for this site, 0 if they are its own; None unless weights may be pooled."""
 
 
 @dataclass(frozen=True)
@@ -127,18 +126,18 @@ class FedGrEM(Options):
     @classmethod
     def paper(cls, **options: Any) -> "FedGrEM":
         """Algorithm 1 to the letter: one step by the initial weights, all rows of a site, two alternating sweeps."""
-        letter = {
+        letter: dict[str, Any] = {
             "center": Alternating(2), "step_weights": "initial", "local_steps": 1, "memory": 0, "penalty_rows": "site",
             "pool_weights": False,
         }  # fmt: skip
         return cls(**(letter | options))
 
-    def invited(self, seed: int, number: int, n_sites: int) -> Array:
+    def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
         """(K,) a random part of the sites, at least two; everyone in round 1, from which all have parameters."""
-        asked = np.ones(n_sites, dtype=bool)
-        count = max(2, round(self.sites * n_sites))
-        if number > 0 and count < n_sites:
-            asked[generator_for(seed, "", "sites", number).permutation(n_sites)[count:]] = False
+        asked = np.ones(len(names), dtype=bool)
+        count = max(2, round(self.sites * len(names)))
+        if number > 0 and count < len(names):
+            asked[np.argsort(lots(seed, "sites", number, names))[count:]] = False
         return asked
 
     # -- before round 1
@@ -151,7 +150,7 @@ class FedGrEM(Options):
         if self.memory:
             flat = center.reshape(pull.penalty.size, -1)
             state = state._replace(trail=new_trail(flat, self.memory), held=(start, center, noise))
-        if np.any(pull.weights_penalty):
+        if self.pool_weights is not False:
             common = np.median(start.weights, axis=0)
             state = state._replace(weights=common / common.sum(axis=-1, keepdims=True))
         return Central(start, center, n_rows, noise, state)
@@ -199,7 +198,7 @@ class FedGrEM(Options):
             theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights)
             if step < steps - 1:
                 within = self._threshold(n_rows, weights, toward.penalty[..., None]) * _bounded(step_scale)
-                if toward.weights is not None and toward.weights_penalty is not None:
+                if toward.weights is not None and toward.weights_penalty is not None and toward.weights_penalty.any():
                     weights = _pooled(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
                 away = row_norm(family.whiten(theta - toward.center, units))
                 theta = shrink(theta, toward.center, within, away)
@@ -229,8 +228,8 @@ class FedGrEM(Options):
     def _pool_weights(self, central: Central, sent: Params, present: Array) -> tuple[Array, Array | None]:
         """The sites' weights shrunk towards common ones, and those."""
         state: State = central.extra
-        if state.weights is None:
-            return sent.weights, None
+        if state.weights is None or not np.any(state.pull.weights_penalty):
+            return sent.weights, state.weights
         lead = (-1, *(1,) * (sent.weights.ndim - 1))
         n_rows = central.n_rows.reshape(lead)
         about = to_log_ratio(sent.weights, state.weights, n_rows)[..., None, :]
@@ -247,7 +246,7 @@ class FedGrEM(Options):
         """(..., R) what a component counts for at the center: its part of its site's rows, relative to an even one."""
         if self.penalty_rows == "site":
             return np.ones_like(weights)
-        return np.maximum(weights * weights.shape[-1], LEAST_PART)
+        return np.asarray(np.maximum(weights * weights.shape[-1], LEAST_PART))
 
     def _threshold(self, n_rows: Array, weights: Array, penalty: Array) -> Array:
         """(..., R) of a full step."""
@@ -277,7 +276,9 @@ class FedGrEM(Options):
         shrunk = np.where(on_center, center, shrunk)
         noise, common = self._shrink_noise(family, central, sent, present)
         weights, common_weights = self._pool_weights(central, sent, present)
-        params = keep_absent(Params(weights, shrunk, noise), central.params, present)
+        params = Params(weights, shrunk, noise)
+        if not present.all():
+            params = keep_absent(params, _following(central, center, common), present)
         if noise is not None and common is not None:
             params = _reseeded(params, center, common, central.n_rows)
         state = state._replace(played=state.played + 1, penalty=penalty, weights=common_weights)
@@ -292,7 +293,8 @@ class FedGrEM(Options):
     @property
     def rule(self) -> CenterRule:
         """The center rule, whether it was given as an object or by name."""
-        return CENTER_RULES[self.center]() if isinstance(self.center, str) else self.center  # type: ignore[no-any-return]
+        rule: CenterRule = CENTER_RULES[self.center]() if isinstance(self.center, str) else self.center
+        return rule
 
     def _extrapolated(self, before: Central, after: Central) -> Central:
         """The center moved on along its path, with all that sits on it; or taken back, if the last time was a mistake.
@@ -363,6 +365,15 @@ class FedGrEM(Options):
         found = self.rule(away, weight, threshold, held, start, present)
         shrunk, center = (family.absolute_noise(a, chart, width) for a in (found.shrunk, found.center))
         return np.where((found.shrunk == found.center).all(axis=-1, keepdims=True), center, shrunk), center
+
+
+def _following(central: Central, center: Array, common: Array | None) -> Params:
+    """What absent sites keep: their parameters, but those that sat on the center stay on it."""
+    weights, theta, noise = central.params
+    on_center = (theta == central.center).all(axis=-1, keepdims=True)
+    if noise is not None and common is not None:
+        noise = np.where((noise == central.noise).all(axis=-1, keepdims=True), common, noise)
+    return Params(weights, np.where(on_center, center, theta), noise)
 
 
 def _of_sites(penalty: Array, pulled: Array) -> Array:

@@ -30,5 +30,6 @@ def as_algorithm(given: Any) -> Algorithm:
             f"algorithm must be a name or an object such as FedGrEM(step_size=0.5), got {given!r} of type "
             f"{type(given).__name__}."
         )
-    algorithm: Algorithm = given
-    return algorithm
+    algorithm: Any = given
+    found_as: Algorithm = algorithm
+    return found_as

@@ -33,9 +33,6 @@ MostRounds: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="St
 Tolerance: TypeAlias = Annotated[
     float, typer.Option(metavar="X", min=0.0, help="Stop when the sites move less than this.")
 ]
-ToleranceInErrors: TypeAlias = Annotated[
-    float, typer.Option(metavar="X", min=0.0, help="Or than so many standard errors; 0 for never.")
-]
 Restarts: TypeAlias = Annotated[
     int, typer.Option(metavar="N", min=1, help="Restarts at each site before the first round.")
 ]

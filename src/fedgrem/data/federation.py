@@ -78,6 +78,10 @@ class Federation:
             if values is not None and len(values) != len(names):
                 raise ShapeError(f"got {what} of {len(values)} sites for {len(names)} sites; give them for every site.")
         _check_names(names)
+        # In other kinds of numbers even the comparison with a limit may overflow.
+        rows = [np.asarray(own, dtype=float) for own in rows]
+        targets = None if targets is None else [np.asarray(own, dtype=float) for own in targets]
+        row_weights = None if row_weights is None else [np.asarray(own, dtype=float) for own in row_weights]
         if rows[0].ndim != 2:
             raise ShapeError(f"site {names[0]!r} has rows of shape {rows[0].shape}, expected (n, p): one line per row.")
         n_features = rows[0].shape[1]

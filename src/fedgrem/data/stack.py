@@ -5,6 +5,7 @@ A site over a network is a stack of one. Whatever is derived from rows (features
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ _local = threading.local()
 
 
 def scratch(name: str, shape: tuple[int, ...]) -> Array:
-    """This thread's own array of a shape, not cleared: fresh temporaries of this size cost page faults."""
+    """An array of this thread's own of a shape, not cleared: fresh temporaries of this size cost page faults."""
     kept: dict[str, Array] = _local.__dict__.setdefault("kept", {})
     size = prod(shape)
     if name not in kept or kept[name].size < size:
@@ -37,7 +38,7 @@ def padded_size(n_rows: int) -> int:
     >>> [padded_size(n) for n in (3, 150, 200, 10_001)]
     [8, 152, 208, 10240]
     """
-    grain = max(8, 2 ** max(0, n_rows.bit_length() - 5))
+    grain = max(8, 1 << max(0, n_rows.bit_length() - 5))
     return -(-n_rows // grain) * grain
 
 
@@ -123,7 +124,7 @@ class Stack:
         together = max(1, min(CACHE // max(1, self.size * numbers), -(-len(self) // at_least)))
         count = -(-len(self) // together)
         edges = np.linspace(0, len(self), count + 1).astype(int).tolist()
-        return (slice(a, b) for a, b in zip(edges, edges[1:], strict=False))
+        return (slice(a, b) for a, b in pairwise(edges))
 
     def total(self, features: Array, function: Callable[[Block], tuple[Array, ...]], numbers: int) -> tuple[Array, ...]:
         """The sum of ``function(block)`` over blocks of rows, for ``numbers`` posteriors per row of a site.
@@ -136,7 +137,7 @@ class Stack:
             return function(Block(features, self.weight, slice(0, n)))
         edges = np.linspace(0, n, count + 1).astype(int).tolist()
         found: list[Array] = []
-        for a, b in zip(edges, edges[1:], strict=False):
+        for a, b in pairwise(edges):
             told = function(Block(features[:, a:b], self.weight[:, a:b], slice(a, b)))
             found = [old + new for old, new in zip(found, told, strict=True)] if found else list(told)
         return tuple(found)

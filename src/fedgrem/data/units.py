@@ -33,7 +33,7 @@ def take_census(site: Site) -> Census:
     variance = (weight * (away - shift) ** 2).sum(axis=0) / total
     seen = (weight > 0).any(axis=0)
     mean, deviation = (np.where(seen, found, np.nan) for found in (anchor + shift, np.sqrt(variance)))
-    return Census(site.row_weight.sum(), mean, deviation, np.isnan(site.rows).any())
+    return Census(site.row_weight.sum(), mean, deviation, np.asarray(np.isnan(site.rows).any()))
 
 
 class UnitsPlan(NamedTuple):

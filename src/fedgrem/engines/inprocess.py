@@ -130,7 +130,7 @@ def _numbers(spec: FitSpec, ask: Ask) -> int:
         fits = ask.mail.params.weights.shape[1]
     elif ask.task == "path_step":
         fits = ask.mail.fits.params.weights.shape[2]  # half of the rows, twice
-    elif ask.task == "path_score":
+    elif ask.task in ("path_score", "weights_score"):
         fits = ask.mail.fits.weights.shape[2]
     elif ask.task == "information":
         fits = 1 + ask.mail.theta.shape[-1]

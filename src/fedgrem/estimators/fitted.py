@@ -149,7 +149,8 @@ class FittedMixture(WithErrors, BaseEstimator):
             share, value = self._family().row_scores(stack, one)
         order = scaled.ordered()
         posterior, log_likelihood = np.empty((len(rows), share.shape[1])), np.empty(len(rows))
-        posterior[order], log_likelihood[order] = share[0].T, value[0]
+        # The stack is padded at its end.
+        posterior[order], log_likelihood[order] = share[0].T[: len(rows)], value[0][: len(rows)]
         return posterior, log_likelihood - self._log_volume_of(rows)
 
     def _check_finite(self, rows: Array, table: Table) -> None:

@@ -82,7 +82,7 @@ class FederatedGaussianMixture(FederatedDensity):
         again at the center
     n_rows_ : (K,) rows of each site, by their weights
     penalty_, noise_penalty_, weights_penalty_ : C, as it was given or chosen, and those of the covariances and of the
-        weights; of algorithms without one, 0 where every site is fitted alone, infinity where all get the same components
+        weights; of algorithms without one, 0 where every site is fitted alone, infinity where all share components
     penalty_path_ : dict, how it was chosen: ``penalties`` (M,), ``gain`` and ``error`` (M,) per held-out row over
         fitting alone, trimmed over the sites, and ``site_gain``, ``site_error`` (K, M); ``noise_penalties``,
         ``noise_gain`` and ``noise_error`` (M,) of the covariances; empty if nothing was compared

@@ -53,8 +53,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     location_, scale_ : (p + 1,) the units in which the fit ran, the response last
     at_center_, site_distance_, site_threshold_, vanished_, n_rows_, site_verdict_, site_evidence_, penalty_,
-    noise_penalty_, penalty_path_, site_gain_, site_gain_se_, local_only_, n_components_, selection_, n_parameters_,
-    n_rounds_, converged_, unsettled_sites_, history_, cost_ : as in :class:`FederatedGaussianMixture`
+    noise_penalty_, weights_penalty_, penalty_path_, site_gain_, site_gain_se_, local_only_, n_components_, selection_,
+    n_parameters_, n_rounds_, converged_, unsettled_sites_, history_, cost_ : as in :class:`FederatedGaussianMixture`
 
     Examples
     --------

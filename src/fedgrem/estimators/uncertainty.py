@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from fedgrem.errors import InputError
@@ -67,7 +67,7 @@ class WithErrors:
                 "this model was fitted without standard errors; fit it again with standard_errors=True, while the "
                 "sites are there."
             )
-        z = float(norm.ppf(0.5 + 0.5 * level))
+        z = float(ndtri(0.5 + 0.5 * level))
         found = {}
         for name, error in errors.items():
             value = getattr(self, f"{name}_")

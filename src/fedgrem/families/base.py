@@ -1,4 +1,6 @@
-r"""What a component is. Every shipped family is an exponential family given the component: with features F of a row,
+r"""What a component is.
+
+Every shipped family is an exponential family given the component: with features F of a row,
 
 .. math:: \log w_r\, p(x; \theta_r) = e_r \cdot F(x) + \text{a part of the row alone}, \quad F(x)_0 = 1,
 

@@ -151,7 +151,7 @@ class Spherical(Diagonal):
 
     def of_rows(self, scatter: Array) -> Array:
         """The mean of the diagonal."""
-        return np.diagonal(scatter, axis1=-2, axis2=-1).mean(axis=-1, keepdims=True)
+        return np.asarray(np.diagonal(scatter, axis1=-2, axis2=-1).mean(axis=-1, keepdims=True))
 
     def _per_log(self, n_features: int) -> float:
         return sqrt(2.0 * n_features)

@@ -7,6 +7,7 @@ which cells are missing only, and is found once for every pattern of them. Poste
 features, and all that follows from sums stays as it is.
 """
 
+from itertools import pairwise
 from math import log, pi
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from fedgrem.families.base import log_weights
 from fedgrem.families.covariance import Identity
 from fedgrem.families.information import louis
 from fedgrem.kernels.triangle import lower
-from fedgrem.types import Array, Params, Sums
+from fedgrem.types import Array, Params, Sums, pick
 
 AT_ONCE = 1_000_000
 """Numbers of the matrices of rows that are held in memory together."""
@@ -86,7 +87,7 @@ def open_gaps(stack: Stack, scale: Any, covariance: Array) -> Gaps:
 def _blocks(n: int, numbers: int) -> list[slice]:
     count = max(1, -(-n * numbers // AT_ONCE))
     edges = np.linspace(0, n, min(count, n) + 1).astype(int).tolist()
-    return [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def _row_terms(rows: Array, pattern: Array, theta: Array, precision: Array, log_scale: Array, seen: Array) -> Any:
@@ -113,7 +114,7 @@ def expect(covariance: Any, stack: Stack, params: Params, gaps: Gaps) -> Sums:
     """Posterior sums of expected features, and the log-likelihood of what is seen."""
     found, rests, values = [], [], []
     for k, pattern in enumerate(patterns_of(stack)):
-        site = Params(*(None if leaf is None else leaf[k] for leaf in params))
+        site = pick(params, k)
         told = _expect_site(covariance, stack.rows[k], stack.weight[k], pattern, site, gaps, k)
         found.append(told[0])
         rests.append(told[1])

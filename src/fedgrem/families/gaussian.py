@@ -60,7 +60,7 @@ class Gaussian(ExponentialFamily):
         return with_ones(self.covariance.features(stack.rows))
 
     def rest(self, stack: Stack) -> Array:
-        """With one covariance for all, ``x x'`` is no component's; with the identity, its trace and the number of cells."""
+        """With one covariance for all, ``x x'`` is no component's; with the identity, its trace."""
         if not self._tied:
             return np.zeros((len(stack), 0))
         weight = stack.weight[:, None]
@@ -76,7 +76,8 @@ class Gaussian(ExponentialFamily):
             return scale
         if noise is not None:
             return gaps.open_gaps(stack, scale, self.covariance.matrices(noise, n_features))
-        return gaps.open_gaps(stack, None, np.broadcast_to(np.eye(n_features), (len(stack), 1, n_features, n_features)))
+        identity = np.broadcast_to(np.eye(n_features), (len(stack), 1, n_features, n_features))
+        return gaps.open_gaps(stack, None, identity)
 
     def natural(self, weights: Array, theta: Array, scale: Scale | None) -> Array:
         """``log w - theta' P theta / 2, P theta``, and the quadratic part where it is a component's own."""

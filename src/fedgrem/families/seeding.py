@@ -67,4 +67,4 @@ def _far_rows(rows: Array, weight: Array, uniforms: Array) -> Array:
         best = (left <= left.min(axis=-1, keepdims=True) * (1.0 + 1e-6)).argmax(axis=-1)[:, :, None, None]
         found.append(np.take_along_axis(tried, best, axis=2)[:, :, 0])
         nearest = np.take_along_axis(after, best, axis=2)[:, :, 0]
-    return np.stack(found, axis=2) + middle[:, None]
+    return np.asarray(np.stack(found, axis=2) + middle[:, None])

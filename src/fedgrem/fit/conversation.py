@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from fedgrem.data.units import Units
+from fedgrem.data.federation import Units
 from fedgrem.types import Array, count_numbers
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Cost:
     PURPOSES = (
         ("census", ("census",)),
         ("start", ("size", "start", "compare", "joint_start")),
-        ("penalty", ("path_step", "path_score")),
+        ("penalty", ("path_step", "path_score", "weights_score")),
         ("look", ("look",)),
         ("information", ("information",)),
         ("score", ("score",)),

@@ -1,5 +1,6 @@
 """EM at the sites of a stack, several fits side by side; each stops by itself, whatever its neighbours do."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import LEAST_SHARE, Family, weights_of
 from fedgrem.kernels.center import row_norm, shrink
-from fedgrem.types import Array, Params, Sums
+from fedgrem.types import Array, Params, Sums, map_arrays, pick
 
 FAR = 3.0
 """A component farther from the common start than this many thresholds costs a candidate no more: it is its own."""
@@ -57,36 +58,31 @@ def em(
     EM happens to be in.
     """
     width = stack.rows.shape[-1]
-    reached: list[Array | None] = [None if leaf is None else np.array(leaf) for leaf in params]
+    reached: Params = map_arrays(np.array, params)
     places, here, pulled = np.arange(len(stack)), stack, prior
     moving = np.ones(params.weights.shape[:-1], dtype=bool)
-    now = Params(*reached)  # type: ignore[arg-type]
+    now = reached
     scale = family.open(here, now.noise, width)
     for _ in range(iterations):
         after = _step(family, here, now, scale, pulled, hold_noise)
         change = np.abs(after.weights - now.weights).max(axis=-1)
         change = np.maximum(change, np.abs(after.theta - now.theta).max(axis=(-2, -1)))
-        now = Params(*(_where(moving, new, old) for new, old in zip(after, now, strict=True)))
+        now = after if moving.all() else map_arrays(partial(_where, moving), after, now)
         moving &= ~(change < TOL)
         left = moving.any(axis=tuple(range(1, moving.ndim)))
-        if 2 * left.sum() <= len(here) and len(here) > 1 or not left.any():
-            for whole, part in zip(reached, now, strict=True):
-                if whole is not None:
-                    whole[places] = part
+        if (2 * left.sum() <= len(here) and len(here) > 1) or not left.any():
+            _write(reached, places, now)
             if not left.any():
                 break
             index = np.flatnonzero(left)
             places, here, moving = places[index], here.select(index), moving[index]
-            now = Params(*(None if leaf is None else leaf[index] for leaf in now))
-            pulled = None if pulled is None else Prior(*(None if leaf is None else leaf[index] for leaf in pulled))
+            now, pulled = (map_arrays(partial(_taken, index), message) for message in (now, pulled))
             scale = family.open(here, now.noise, width)
         elif now.noise is not None and not hold_noise:
             scale = family.open(here, now.noise, width)
     else:
-        for whole, part in zip(reached, now, strict=True):
-            if whole is not None:
-                whole[places] = part
-    end = Params(*reached)  # type: ignore[arg-type]
+        _write(reached, places, now)
+    end = reached
     sums = family.expect(stack, end)
     value = objective(family, end, sums.log_likelihood, stack.n_rows, prior)
     return Climbed(end, value, sums, sums.log_likelihood)
@@ -106,14 +102,23 @@ def _step(family: Family, stack: Stack, params: Params, scale: object, prior: Pr
     return Params(weights, theta, noise)
 
 
-def _where(moving: Array, new: Array | None, old: Array | None) -> Array | None:
-    if new is None or old is None or moving.all():
-        return new
+def _write(whole: Params, places: Array, part: Params) -> None:
+    """Put the sites of a part in their places."""
+    for leaf, found in zip(whole, part, strict=True):
+        if leaf is not None:
+            leaf[places] = found
+
+
+def _taken(index: Array, leaf: Array) -> Array:
+    return np.asarray(leaf[index])
+
+
+def _where(moving: Array, new: Array, old: Array) -> Array:
     return np.where(moving.reshape(*moving.shape, *(1,) * (new.ndim - moving.ndim)), new, old)
 
 
 def _share(weights: Array) -> Array:
-    return np.maximum(weights, LEAST_SHARE / weights.shape[-1])
+    return np.asarray(np.maximum(weights, LEAST_SHARE / weights.shape[-1]))
 
 
 def objective(family: Family, params: Params, log_likelihood: Array, n_rows: Array, prior: Prior | None) -> Array:
@@ -129,8 +134,7 @@ def objective(family: Family, params: Params, log_likelihood: Array, n_rows: Arr
 
 
 def first_best(value: Array) -> Array:
-    """(c,) of ``(c, B)``, the first of the best but for rounding: which of two ways to one optimum wins must not hang on
-    it."""
+    """The place of the first of the best but for rounding, ``(c, B)`` to ``(c,)``: ties must not hang on it."""
     top = value.max(axis=1, keepdims=True)
     with np.errstate(invalid="ignore"):
         close = value >= top - 1e-7 * (1.0 + np.abs(top))
@@ -140,4 +144,4 @@ def first_best(value: Array) -> Array:
 def take(params: Params, index: Array) -> Params:
     """One fit of each site, ``(c, B, ...)`` to ``(c, ...)``."""
     sites = np.arange(len(index))
-    return Params(*(None if leaf is None else leaf[sites, index] for leaf in params))
+    return pick(params, (sites, index))

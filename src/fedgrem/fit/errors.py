@@ -168,7 +168,8 @@ def _sound(matrix: Array) -> Array:
         return matrix
     except np.linalg.LinAlgError:
         values, axes = np.linalg.eigh(scaled)
-        whole = (axes * np.maximum(values, LEAST_KNOWN)) @ axes.T
+        # Relative to the largest too: beside a huge one, as lies may have it, so small a number is lost in rounding.
+        whole = (axes * np.maximum(values, LEAST_KNOWN * max(1.0, float(values[-1])))) @ axes.T
         return np.asarray(whole * scale[:, None] * scale)
 
 

@@ -43,7 +43,7 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
         np.asarray(penalty), np.asarray(penalty if noise_penalty is None else noise_penalty), pulled, weights_penalty
     )
     central = spec.algorithm.begin(spec.family, params, starts.n_rows, pull)
-    played = yield from play_rounds(spec, central)
+    played = yield from play_rounds(spec, central, names)
     central = played.central
     result = FitResult(
         site_names=names,

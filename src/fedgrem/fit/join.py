@@ -16,10 +16,10 @@ from fedgrem.types import Array, FitResult, Params, map_arrays
 
 
 def join(spec: FitSpec, name: str, center: Params, agreed: Agreed) -> Phase[FitResult]:
-    """Fit one site against a center, ``(R,), (R, q), (C, s)``; ``spec.algorithm`` holds it frozen.
+    r"""Fit one site against a center, ``(R,), (R, q), (C, s)``; ``spec.algorithm`` holds it frozen.
 
     From the site's own start, which is given the center's labels, and from the center; the better objective, the
-    log-likelihood less :math:`\\sqrt n \\lambda \\sum_r w_r \\|\\theta_r - c_r\\|` (capped as for starts), wins.
+    log-likelihood less :math:`\sqrt n \lambda \sum_r w_r \|\theta_r - c_r\|` (capped as for starts), wins.
     """
     return (yield from with_agreement(_join(spec, name, center), agreed))
 
@@ -35,7 +35,7 @@ def _join(spec: FitSpec, name: str, center: Params) -> Phase[FitResult]:
     prior = Prior(one.theta, np.array([penalty]), one.noise)
     ends: list[tuple[Played, float, float]] = []
     for start in (own, one):
-        played = yield from play_rounds(spec, algorithm.begin(family, start, n_rows, nothing))
+        played = yield from play_rounds(spec, algorithm.begin(family, start, n_rows, nothing), (name,))
         scored = yield Ask("score", played.central.params)
         reached: Array = scored.mail.log_likelihood
         value = float(objective(family, played.central.params, reached, n_rows, prior)[0])

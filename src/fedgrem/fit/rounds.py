@@ -11,8 +11,8 @@ from fedgrem.kernels.center import row_norm
 from fedgrem.types import Array, Central, Influence, Params, Upload
 
 SETTLED_ERRORS = 0.003
-"""A site also counts as settled when it moves by less than this many standard errors in a round, and less where a tighter
-tolerance is asked for: its rows leave far more open than that."""
+"""A site also counts as settled when it moves by less than this many standard errors in a round, and less where a
+tighter tolerance is asked for: its rows leave far more open than that."""
 
 
 class RoundRecord(NamedTuple):
@@ -48,17 +48,18 @@ class Played(NamedTuple):
     history: dict[str, Array]
 
 
-def play_rounds(spec: FitSpec, central: Central) -> Phase[Played]:
+def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phase[Played]:
     """Play rounds until all sites and the center are settled, or all but a few have been for half as long again."""
     family, algorithm, n_sites = spec.family, spec.algorithm, len(central.n_rows)
     errors = min(SETTLED_ERRORS, 3000.0 * spec.tol) if _knows_errors(family) else 0.0
     records: list[RoundRecord] = []
-    last = RoundRecord(*(np.full(n_sites, np.nan), np.full(n_sites, np.inf)), *np.zeros((4, 1)),
-                       np.full(n_sites, np.inf), np.zeros(1))  # fmt: skip
-    influence = Influence(*np.zeros((2, *central.params.weights.shape)), *np.zeros((3, 1)))
+    unheard, never, none = np.full(n_sites, np.nan), np.full(n_sites, np.inf), np.zeros(())
+    last = RoundRecord(unheard, never, none, none, np.zeros(n_sites), none, never, none)
+    blank = np.zeros(central.params.weights.shape)
+    influence = Influence(blank, blank, none, none, none)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
     for played in range(1, spec.max_rounds + 1):
-        asked = algorithm.invited(spec.seed, played - 1, n_sites)
+        asked = algorithm.invited(spec.seed, played - 1, names)
         told = Progress("rounds", played, spec.max_rounds, movement)
         mail = algorithm.broadcast(family, central)
         replies = yield Ask("step", mail, told, to=None if asked.all() else asked, optional=True)
@@ -79,9 +80,9 @@ def play_rounds(spec: FitSpec, central: Central) -> Phase[Played]:
         if stopped:
             break
     history = {
-        name: np.stack([np.asarray(getattr(record, name)) for record in records]) for name in RoundRecord._fields
+        name: np.array([getattr(record, name) for record in records]).reshape(len(records), *np.shape(kept))
+        for name, kept in last._asdict().items()
     }
-    history = {name: kept.reshape(len(records), *kept.shape[1:]) for name, kept in history.items()}
     return Played(central, influence, len(records), stopped, settled, history)
 
 
@@ -170,4 +171,4 @@ def _movement(before: Params, after: Params) -> Array:
     moved = np.maximum(theta, np.abs(after.weights - before.weights).max(axis=1))
     if before.noise is None or after.noise is None:
         return np.asarray(moved)
-    return np.maximum(moved, np.abs(after.noise - before.noise).max(axis=(1, 2)))
+    return np.asarray(np.maximum(moved, np.abs(after.noise - before.noise).max(axis=(1, 2))))

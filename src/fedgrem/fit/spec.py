@@ -70,7 +70,7 @@ class FitSpec:
     tol: float = 1e-6
     """Relative movement below which a site counts as settled; 0 plays exactly ``max_rounds``."""
     seed: int = 0
-    units: UnitsPlan = UnitsPlan(standardize=False)
+    units: UnitsPlan = field(default_factory=lambda: UnitsPlan(standardize=False))
     missing: bool = False
     """Whether cells may be missing."""
     score: bool = False
@@ -183,7 +183,7 @@ def _named(what: str, name: str, value: Any) -> Any:
     options = {"name": value} if isinstance(value, str) else value
     registry = NAMED[name]
     wanted = options.get("name") if isinstance(options, Mapping) else None
-    if wanted not in registry:
+    if not isinstance(wanted, str) or wanted not in registry:
         raise InputError(f"{what} has {name}={str(wanted)[:40]!r}, expected one of {', '.join(registry)}.")
     rest = {key: leaf for key, leaf in options.items() if key != "name"}
     return registry[wanted](**_options(f"{what}'s {name}", registry[wanted], rest))
@@ -239,7 +239,8 @@ def _words(kinds: tuple[Any, ...]) -> str:
 
 def _given(value: Any) -> Params:
     try:
-        return Params(*(None if leaf is None else np.array(leaf, dtype=float) for leaf in
-                        (value["weights"], value["theta"], value.get("noise"))))  # fmt: skip
+        noise = value.get("noise")
+        weights, theta = (np.array(value[name], dtype=float) for name in ("weights", "theta"))
+        return Params(weights, theta, None if noise is None else np.array(noise, dtype=float))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InputError("the spec's given start is not weights (K, R) and theta (K, R, q).") from error

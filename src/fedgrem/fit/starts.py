@@ -126,9 +126,10 @@ def _joint_start(
     count: int,
     tell: Callable[[str], Progress],
 ) -> Phase[Params]:
-    """The best joint start, ``(R,), (R, q)``: the sites improve all guesses, poor ones give way to variants of good ones.
+    """The best joint start, ``(R,), (R, q)``.
 
-    No site decides alone: guesses are nearly geometric medians, scores trimmed means.
+    The sites improve all guesses; poor ones give way to variants of good ones. No site decides alone: guesses are
+    nearly geometric medians, scores trimmed means.
     """
     generator, pool, n_sites = generator_for(spec.seed, "", "joint starts"), pool_of(params), len(names)
     guesses = first_guesses(params, names, count, generator)

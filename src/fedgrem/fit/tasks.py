@@ -317,6 +317,7 @@ TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "joint_start": joint_start,
     "path_step": path_step,
     "path_score": path_score,
+    "weights_score": path_score,
     "step": step,
     "score": score,
     "look": look,

@@ -16,7 +16,7 @@ sites call for.
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import chdtri, stdtr, stdtrit
 
 from fedgrem.kernels.center import WEIGHT_CAP
 from fedgrem.types import Array
@@ -155,13 +155,13 @@ def student_quantile(tail: float, count: int, prior: float = 0.0) -> float:
     [17.1, 6.0, 3.2]
     """
     degrees, scale = _student(count, prior)
-    return float(scale * stats.t.isf(tail, degrees))
+    return float(-scale * stdtrit(degrees, tail))
 
 
 def student_tail(deviations: float, count: int, prior: float = 0.0) -> float:
     """The way back: the probability to exceed so many robust deviations."""
     degrees, scale = _student(count, prior)
-    return float(stats.t.sf(deviations / scale, degrees))
+    return float(stdtr(degrees, -deviations / scale))
 
 
 def p_value(scores: Scores) -> Array:
@@ -193,7 +193,7 @@ def words(scores: Scores, seen: Sightings, distance: Array, pull: Array, *, pull
 def by_chance(seen: Sightings) -> Array:
     """The deviance that 95 of 100 sites at the center stay below, ``(K,)``."""
     total = np.minimum(seen.n_rows, WEIGHT_CAP * np.median(seen.n_rows)).sum()
-    return np.asarray(stats.chi2.ppf(0.95, seen.degrees) * (1.0 + seen.n_rows / total))
+    return np.asarray(chdtri(seen.degrees, 0.05) * (1.0 + seen.n_rows / total))
 
 
 def left_out(away: Array, weight: Array, threshold: Array | None) -> Array:

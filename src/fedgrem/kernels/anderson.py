@@ -35,8 +35,9 @@ def went_astray(trail: Trail, residuals: Array) -> Array:
 
 def extend(trail: Trail, points: Array, residuals: Array) -> Trail:
     """The trail with one more point each; the oldest gives way."""
-    kept = (np.concatenate([old[:, 1:], new[:, None]], axis=1) for old, new in zip(trail, (points, residuals)))
-    return Trail(*kept, np.minimum(trail.length + 1, trail.points.shape[1]))
+    longer = np.concatenate([trail.points[:, 1:], points[:, None]], axis=1)
+    residuals = np.concatenate([trail.residuals[:, 1:], residuals[:, None]], axis=1)
+    return Trail(longer, residuals, np.minimum(trail.length + 1, longer.shape[1]))
 
 
 def correction(trail: Trail) -> Array:

@@ -1,7 +1,7 @@
 """The penalized center of K site estimates, and the shrinkage of each site towards it.
 
-Estimates are ``(K, ..., R, q)``, weights and thresholds ``(K, ..., R)``, centers ``(..., R, q)``: axes between the sites
-and the components are problems of their own, solved side by side.
+Estimates are ``(K, ..., R, q)``, weights and thresholds ``(K, ..., R)``, centers ``(..., R, q)``: axes between the
+sites and the components are problems of their own, solved side by side.
 """
 
 from typing import NamedTuple
@@ -116,9 +116,9 @@ def shrink_to_center(
         todo = todo[wrong]
         center[todo] = new[wrong]
         whole = whole and bool(wrong.all())
-    center = center.reshape(start.shape)
-    shrunk = shrink(theta, center, np.broadcast_to(threshold, theta.shape[:-1]))
-    return CenterSolution(shrunk, center, np.asarray(iterations), np.asarray(gap.max(initial=0.0)))
+    found = center.reshape(start.shape)
+    shrunk = shrink(theta, found, np.broadcast_to(threshold, theta.shape[:-1]))
+    return CenterSolution(shrunk, found, np.asarray(iterations), np.asarray(gap.max(initial=0.0)))
 
 
 def alternate_to_center(theta: Array, weight: Array, threshold: Array, *, sweeps: int) -> CenterSolution:

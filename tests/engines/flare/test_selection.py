@@ -6,7 +6,6 @@ import pytest
 from fedgrem import FederatedGaussianMixture
 from fedgrem.cli.sites_fit import save_fitted
 from fedgrem.cli.sites_search import DONE, RUNS, is_candidate, next_fit, search_of
-from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.engines.flare.kit import Study
 from fedgrem.engines.flare.operate import Fit, begin, read_fit, run_folder
 from fedgrem.engines.remote.engine import Answer
@@ -18,7 +17,6 @@ from fedgrem.models import load_model
 from tests.engines.remote.studies import NAMES, AtHand, rows_of
 
 OPTIONS = {"n_components": [2], "covariance_type": "identity", "n_init": 2, "max_rounds": 6, "random_state": 5}
-OPTIONS |= {"algorithm": FedGrEM(local_steps=1, memory=0)}
 
 
 def carried_out(study, run, folder, spoil=None):

@@ -9,7 +9,14 @@ from tests.engines.remote.studies import NAMES, rows_of
 
 
 def test_a_fit_in_the_simulator_is_the_fit_in_process(flare):
-    options = {"n_components": 2, "covariance_type": "identity", "n_init": 2, "max_rounds": 5, "tol": 0.0, "random_state": 1}
+    options = {
+        "n_components": 2,
+        "covariance_type": "identity",
+        "n_init": 2,
+        "max_rounds": 5,
+        "tol": 0.0,
+        "random_state": 1,
+    }
     rows = {name: rows_of(name)[0] for name in NAMES}
     weight = {name: np.linspace(0.5, 1.5, len(x)) for name, x in rows.items()}
     told = []

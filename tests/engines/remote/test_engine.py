@@ -26,16 +26,22 @@ FEDERATED = [name for name in ALGORITHMS if name not in POOLED]
 AFTER = ("look", "information")
 
 
+def small(options):
+    """Options of a small fit; a penalty is for those that have one."""
+    pulls = options.get("algorithm", "fedgrem") == "fedgrem" or isinstance(options["algorithm"], FedGrEM)
+    return {name: value for name, value in SMALL.items() if pulls or name != "penalty"} | options
+
+
 def gaussian(**options):
-    return FederatedGaussianMixture(**SMALL | {"covariance_type": "identity"} | options)
+    return FederatedGaussianMixture(**small({"covariance_type": "identity"} | options))
 
 
 def tied(**options):
-    return FederatedGaussianMixture(**SMALL | options)
+    return FederatedGaussianMixture(**small(options))
 
 
 def regression(**options):
-    return FederatedRegressionMixture(**SMALL | {"n_init": 1} | options)
+    return FederatedRegressionMixture(**small({"n_init": 1} | options))
 
 
 def in_process(model, names=NAMES):

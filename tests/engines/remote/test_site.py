@@ -26,6 +26,7 @@ from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.poisson import Poisson
 from fedgrem.families.regression import LinearRegression
+from fedgrem.fit.penalty import WEIGHTS_PENALTIES
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.tasks import TASKS
 from fedgrem.types import Broadcast, Params, named_arrays
@@ -33,7 +34,7 @@ from tests.engines.remote.studies import fields, rows_of, spec_of, write_site
 
 SPEC = spec_of()
 PARAMS = Params(np.array([0.5, 0.5]), np.array([[-3.0, -3.0], [3.0, 3.0]]))
-SENT = Broadcast(PARAMS, Toward(PARAMS.theta, np.array(1.0), None, np.array(1), np.array(0), None))
+SENT = Broadcast(PARAMS, Toward(PARAMS.theta, np.array(1.0), None, np.array(1), np.array(0), None, None, None))
 
 
 def order(sent=SENT, units=None):
@@ -167,21 +168,25 @@ def test_every_task_is_declared_and_no_shape_depends_on_rows_or_columns_alone(fa
     declared = Declaration(spec, 4)
     skipped = {"size"} if family.joint_starts else {"size", "joint_start"}
     for task in {CENSUS, *TASKS} - skipped:  # playing it asserts that the size of the made-up sites does not matter
-        assert named_arrays(declared.reply(task))
-    assert declared.reply(STEP).params.weights.shape == (3,)
+        assert all(named_arrays(form.reply) for form in declared.forms(task))
+    plain, pooled = (dict(named_arrays(form.order)) for form in declared.forms(STEP))
+    assert pooled.keys() - plain.keys() == {"mail.extra.weights", "mail.extra.weights_penalty"}
+    assert [form.reply.params.weights.shape for form in declared.forms(STEP)] == [(3,), (3,)]
+    gains = [form.reply.gain.shape for form in declared.forms("path_score")]
+    assert gains == [(10,), (len(WEIGHTS_PENALTIES),)]
 
 
 @pytest.mark.parametrize("algorithm", NOT_POOLED)
 def test_every_algorithm_is_declared(algorithm):
     declared = Declaration(FitSpec(Gaussian(), algorithm(), 3), 2)
-    names = [name for name, _ in named_arrays(declared.reply(STEP))]
+    names = [name for name, _ in named_arrays(declared.forms(STEP)[0].reply)]
     assert names[:5] == ["params.weights", "params.theta", "step_scale", "n_rows", "log_likelihood"]
 
 
 def test_a_reply_whose_shape_depends_on_the_rows_cannot_be_declared(monkeypatch):
     monkeypatch.setitem(TASKS, "look", lambda spec, stack, mail: PARAMS._replace(theta=stack.rows))
     with pytest.raises(AssertionError, match="the reply to look depends on the number of rows"):
-        Declaration(spec_of(tol=0.125), 2).reply("look")
+        Declaration(spec_of(tol=0.125), 2).forms("look")
 
 
 def test_settings_come_back_and_a_damaged_file_is_named(tmp_path):

@@ -14,9 +14,13 @@ DECLARED = Declaration(spec_of(), 3)
 GOOD = Upload(Params(np.array([0.4, 0.6]), np.ones((2, 3))), np.ones(2), np.array(50.0), np.array(-9.5))
 
 
+def reply_of(task):
+    return DECLARED.forms(task)[0].reply
+
+
 def check(reply, *, exchange=(7, 7), n_rows=50.0):
     sent = encode(reply) if isinstance(reply, Upload) else reply
-    return check_reply("north", STEP, sent, DECLARED.reply(STEP), exchange=exchange, n_rows=n_rows, gaps=False)
+    return check_reply("north", STEP, sent, reply_of(STEP), exchange=exchange, n_rows=n_rows, gaps=False)
 
 
 def params(**fields):
@@ -58,7 +62,7 @@ def test_a_replayed_round_is_refused():
 
 
 def test_before_round_1_a_start_may_fit_no_row_at_all():
-    declared = DECLARED.reply("start")
+    declared = reply_of("start")
     reply = {
         name: field for name, field in encode(GOOD).items() if name in ("params.weights", "params.theta", "n_rows")
     }
@@ -69,7 +73,7 @@ def test_before_round_1_a_start_may_fit_no_row_at_all():
 
 @pytest.mark.parametrize(("gaps", "refused"), [(False, True), (True, False)])
 def test_an_empty_column_is_known_by_nan_only_where_cells_may_be_missing(gaps, refused):
-    declared = DECLARED.reply(CENSUS)
+    declared = reply_of(CENSUS)
     numbers = [np.array(5.0), np.array([0.0, np.nan, 1.0]), np.array([1.0, np.nan, 1.0]), np.array(True)]
     reply = encode(
         declared._replace(**dict(zip(declared._fields, [*numbers, np.zeros((3, 64), np.uint8)], strict=True)))

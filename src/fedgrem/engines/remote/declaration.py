@@ -111,45 +111,71 @@ class Declaration:
 
     def read_order(self, task: str, fields: Any) -> Order:
         """An order as it came, checked against the declaration: the site's side of the check."""
-        forms = [HELLO] if task == CENSUS else self._of(task).orders
-        names = set(fields) if isinstance(fields, dict) else set()
-        form = next((form for form in forms if {name for name, _ in named_arrays(form)} == names), forms[0])
-        order: Order = decode(fields, form)
-        check_shapes("the order", order, form)
+        order: Order = _read("the order", fields, [form.order for form in self.forms(task)])
         units = order.units
         if units is not None and not (np.isfinite([*units.location, *units.scale]).all() and (units.scale > 0).all()):
             raise MessageError("the order's units are not finite and positive.")
         return order
 
-    def reply(self, task: str) -> Any:
-        """The declaration of an answer: its structure, with the shape and type of every field."""
-        if task != CENSUS:
-            return self._of(task).reply
-        column = blank((self.n_summarized,))
-        names = blank((self.n_summarized, NAME_BYTES), np.uint8)
-        return NamedCensus(blank(()), column, column, blank((), bool), names)
+    def read_reply(self, task: str, fields: Any) -> Any:
+        """A reply as it is about to leave, checked: the guard's side."""
+        return _read("the reply", fields, [form.reply for form in self.forms(task)])
 
-    def _of(self, task: str) -> "Forms":
+    def reply_to(self, task: str, order: Order) -> Any:
+        """What a site may answer to an order: the structure, with the shape and type of every field."""
+        found = [form.reply for form in self.forms(task) if _shapes(form.order) == _shapes(order)]
+        if not found:
+            raise MessageError(f"the order for {task!r} is of no declared shape; no site would take it.")
+        return found[0]
+
+    def forms(self, task: str) -> "list[Form]":
+        """The messages of a task: more than one pair where the center has a choice."""
+        if task == CENSUS:
+            return [Form(HELLO, self._census)]
         known = _played(self._spec, self.n_columns) if task in LOCAL_TASKS else {}
         if task not in known:
             listed = ", ".join((CENSUS, *known)) if known else ", ".join(TASKS)
             raise MessageError(f"there is no task {task[:40]!r} in this fit; the tasks are {listed}.")
         return known[task]
 
+    @property
+    def _census(self) -> NamedCensus:
+        column = blank((self.n_summarized,))
+        names = blank((self.n_summarized, NAME_BYTES), np.uint8)
+        return NamedCensus(blank(()), column, column, blank((), bool), names)
 
-class Forms(NamedTuple):
-    """How the messages of one task look."""
 
-    orders: list[Order]
+class Form(NamedTuple):
+    """How an order and its reply look."""
+
+    order: Order
     reply: Any
 
 
+def _read(who: str, fields: Any, forms: list[Any]) -> Any:
+    """A message of one of these forms; otherwise what is wrong with it as the first."""
+    wrong: MessageError | None = None
+    for form in forms:
+        try:
+            message = decode(fields, form)
+            check_shapes(who, message, form)
+            return message
+        except MessageError as error:
+            wrong = wrong or error
+    assert wrong is not None
+    raise wrong
+
+
 @lru_cache(maxsize=32)
-def _played(spec: FitSpec, n_columns: int) -> dict[str, Forms]:
-    """Every task of the fit of a spec and its messages, from a play on made-up rows."""
+def _played(spec: FitSpec, n_columns: int) -> dict[str, list[Form]]:
+    """Every task of the fit of a spec and its messages, from plays on made-up rows."""
     made_up = _MadeUp(spec, n_columns)
+    choices = [spec]
+    if getattr(spec.algorithm, "pool_weights", None) == "auto":  # the sites' rows decide: so play both
+        choices = [replace(spec, algorithm=replace(spec.algorithm, pool_weights=to)) for to in (False, True)]  # type: ignore[type-var]
     with one_thread_each():
-        run(spec, made_up)
+        for chosen in choices:
+            run(chosen, made_up)
     return made_up.forms
 
 
@@ -161,7 +187,7 @@ class _MadeUp:
     def __init__(self, spec: FitSpec, n_columns: int) -> None:
         self._few, self._more = (self._sites(spec, n_columns, n * (spec.n_components + SPARE_ROWS)) for n in (1, 2))
         self._replies: dict[Any, Replies] = {}
-        self.forms: dict[str, Forms] = {}
+        self.forms: dict[str, list[Form]] = {}
 
     def _sites(self, spec: FitSpec, n_columns: int, n_rows: int) -> InProcess:
         generator = np.random.default_rng(0)
@@ -183,9 +209,7 @@ class _MadeUp:
     def _note(self, ask: Ask, replies: Replies) -> None:
         mail, reply = (map_arrays(lambda leaf: blank(leaf.shape[1:], leaf.dtype), m) for m in (ask.mail, replies.mail))
         units = map_arrays(lambda leaf: blank(leaf.shape, leaf.dtype), ask.agreed.units)
-        forms = self.forms.setdefault(ask.task, Forms([], reply))
-        assert _shapes(forms.reply) == _shapes(reply), f"{ask.task} has replies of several shapes"
-        forms.orders.append(Order(mail, units, HELLO.gaps))
+        self.forms.setdefault(ask.task, []).append(Form(Order(mail, units, HELLO.gaps), reply))
 
 
 def _shapes(message: Any) -> list[Any]:

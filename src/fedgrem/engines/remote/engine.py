@@ -79,7 +79,7 @@ class OverNetwork:
         """The number of the last exchange: a reply must carry it."""
         self.rounds: list[Traffic] = []
         self._transport, self._journal = transport, journal
-        self._declaration = Declaration(spec, 1)
+        self._declare(1)
         self._known = roster.as_plain()
         """What the journal says of the roster."""
         self._traffic = Traffic(0.0, 0, 0, 0)
@@ -118,7 +118,7 @@ class OverNetwork:
         if not ask.optional and len(good) < len(names):
             raise SitesChangedError
         present = np.array([name in good for name in names])
-        nothing = map_arrays(lambda leaf: np.full(leaf.shape, np.nan), self._declaration.reply(ask.task))
+        nothing = map_arrays(lambda leaf: np.full(leaf.shape, np.nan), self._declared)
         return Replies(present, _stack([good.get(name, nothing) for name in names]))
 
     def close(self) -> None:
@@ -130,6 +130,8 @@ class OverNetwork:
 
     def _exchange(self, ask: Ask) -> dict[str, Any]:
         """The replies that may be used, by site."""
+        if ask.task != CENSUS:
+            self._declared = self._declaration.reply_to(ask.task, _order(ask, 0))
         record = self._journal.next()
         if record is not None:
             return self._replayed(ask, record)
@@ -164,12 +166,12 @@ class OverNetwork:
             )
         self.differs += [about["exchange"]] if about["asked"] != digest(ask) else []
         if ask.task == CENSUS:
-            self._declaration = Declaration(self.spec, record.fields["mean"]["shape"][1] - self.spec.family.has_target)
+            self._declare(record.fields["mean"]["shape"][1] - self.spec.family.has_target)
         if "roster" in about:
             self._known = about["roster"]
             self.roster.restore(self._known)
         self._count(ask.task, Traffic(**about["traffic"]))
-        stacked = decode(record.fields, self._declaration.reply(ask.task)) if about["sites"] else ()
+        stacked = decode(record.fields, self._declared) if about["sites"] else ()
         return {name: map_arrays(lambda leaf, k=k: leaf[k], stacked) for k, name in enumerate(about["sites"])}
 
     def _check_same(self) -> None:
@@ -187,11 +189,15 @@ class OverNetwork:
 
     def _census(self) -> dict[str, Any]:
         answers = self._deliver(CENSUS, dict.fromkeys(self.roster.names, HELLO))
-        self._declaration = Declaration(self.spec, self._common_columns(answers))
+        self._declare(self._common_columns(answers))
         census = self._judge(CENSUS, answers, lose=True)
         self._same_names(census)
         self._check_enough(census)
         return census
+
+    def _declare(self, n_columns: int) -> None:
+        self._declaration = Declaration(self.spec, n_columns)
+        self._declared = self._declaration.reply_to(CENSUS, HELLO)
 
     def _common_columns(self, answers: dict[str, Answer]) -> int:
         """How many columns most sites have; others are refused by shape."""
@@ -259,12 +265,7 @@ class OverNetwork:
         return good
 
     def _orders(self, ask: Ask, sites: Iterable[str]) -> dict[str, Order]:
-        gaps, place = np.asarray(ask.agreed.gaps), self.site_names.index
-
-        def mail(k: int) -> Any:
-            return map_arrays(lambda leaf: np.asarray(leaf[k]), ask.mail)
-
-        return {name: Order(mail(place(name)), ask.agreed.units, gaps) for name in sites}
+        return {name: _order(ask, self.site_names.index(name)) for name in sites}
 
     def _deliver(self, task: str, orders: dict[str, Order]) -> dict[str, Answer]:
         """Ask all sites at once; each has until the deadline, and is asked again if trouble is on the way."""
@@ -333,11 +334,17 @@ class OverNetwork:
             site,
             task,
             answer.fields or {},
-            self._declaration.reply(task),
+            self._declared,
             exchange=(answer.exchange, self.exchange),
             n_rows=None if before is None else float(before.n_rows),
             gaps=self.spec.missing,
         )
+
+
+def _order(ask: Ask, place: int) -> Order:
+    """What one site is sent."""
+    mail = map_arrays(lambda leaf: np.asarray(leaf[place]), ask.mail)
+    return Order(mail, ask.agreed.units, np.asarray(ask.agreed.gaps))
 
 
 def digest(ask: Ask) -> int:

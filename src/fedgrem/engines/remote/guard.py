@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgrem.engines.remote.declaration import CENSUS, Declaration, check_shapes, read_names, write_names
+from fedgrem.engines.remote.declaration import CENSUS, Declaration, read_names, write_names
 from fedgrem.engines.remote.site import DeclinedError, Settings, check_floor
-from fedgrem.engines.remote.wire import Fields, decode, encode, size
+from fedgrem.engines.remote.wire import Fields, encode, size
 from fedgrem.errors import InputError, MessageError
 from fedgrem.fit.spec import FitSpec
 from fedgrem.types import named_arrays
@@ -45,9 +45,7 @@ class Guard:
         return released
 
     def _check(self, task: str, reply: Fields) -> Any:
-        declared = self._declaration.reply(task)
-        message = decode(reply, declared)
-        check_shapes("the reply", message, declared)
+        message = self._declaration.read_reply(task, reply)
         if task == CENSUS and not np.array_equal(message.names, write_names(self._settings.summarized)):
             raise MessageError("the names in the reply are not those of the site's columns.")
         if size(reply) > self._settings.cap:

@@ -8,6 +8,7 @@ import numpy as np
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.units import Census, UnitsPlan
 from fedgrem.engines.remote.declaration import CENSUS, Order, read_names
+from fedgrem.engines.remote.fields import TITLES
 from fedgrem.engines.remote.guard import Guard
 from fedgrem.engines.remote.site import DeclinedError, Settings, SiteAtWork
 from fedgrem.engines.remote.wire import encode, size
@@ -19,18 +20,6 @@ from fedgrem.fit.conversation import Ask, Replies, everyone
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec
 from fedgrem.types import map_arrays, named_arrays
-
-TITLES = {
-    CENSUS: "First report (once per fit)",
-    "start": "A start (once or twice before round 1)",
-    "joint_start": "Joint starts, improved (30 times before round 1)",
-    "compare": "The better of two starts (once before round 1)",
-    "path_step": "The choice of the penalty (8 times before round 1, 12 times with an estimated noise)",
-    "path_score": "What came of it (once or twice)",
-    "step": "A round (every round)",
-    "look": "A last look (once, after the rounds)",
-    "information": "Standard errors (once per fit, at its end)",
-}
 
 
 class Message(NamedTuple):

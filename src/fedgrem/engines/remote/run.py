@@ -70,7 +70,7 @@ def converse_over_network(spec: FitSpec, engine: OverNetwork, on_progress: Calla
                 break
             except SitesChangedError:
                 continue
-    return Finished(result._replace(cost=result.cost | _cost(engine)), _about(engine))
+    return Finished(result._replace(cost={**result.cost, **_cost(engine)}), _about(engine))
 
 
 def _lookout(engine: OverNetwork) -> Callable[[], dict[str, Any]]:

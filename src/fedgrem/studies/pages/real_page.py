@@ -78,8 +78,7 @@ def real_facts(study: Study) -> dict[str, str]:
         f"{fits.long}, twice, and compared with the common one; on pooled rows, the best of 10 restarts "
         "of 20 iterations, on some 4,000 rows if there are more, or the start that the sites have in common, whichever "
         f"is likelier after {fits.long} rounds on all",
-        "fits": f"until parameters move by less than {fits.tolerance:g} a round, {fits.most_rounds} rounds "
-        "at most",
+        "fits": f"until parameters move by less than {fits.tolerance:g} a round, {fits.most_rounds} rounds at most",
     }
     return facts | ({"FedGrEM": OURS} if any(m.name == "fedgrem" for m in study.methods) else {})
 

@@ -1,0 +1,104 @@
+"""The tables of what leaves a site, from the tasks themselves: `python -m fedgrem.engines.remote.fields`.
+
+docs/what-leaves.md holds what this prints, and a test compares the two.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedgrem.algorithms.fedem_sa import FedEMSA
+from fedgrem.algorithms.fedgmm import FedGMM
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.data.units import UnitsPlan
+from fedgrem.engines.remote.declaration import CENSUS, STEP, Declaration
+from fedgrem.errors import MessageError
+from fedgrem.families.base import Family
+from fedgrem.families.covariance import Tied
+from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.regression import LinearRegression
+from fedgrem.fit.spec import FitSpec
+from fedgrem.types import named_arrays
+
+N_COMPONENTS, N_COLUMNS = 2, 3
+TITLES = {
+    CENSUS: "First report, once per fit",
+    "start": "A start, once or twice before round 1",
+    "joint_start": "Joint starts, 30 times before round 1 (regressions only)",
+    "compare": "The exchange of starts, once before round 1",
+    "path_step": "The choice of the penalty, at most 12 times before round 1",
+    "path_score": "What came of it, once or twice before round 1",
+    "weights_score": "Whether mixture weights are common, once before round 1",
+    STEP: "Every round",
+    "score": "At the end, where several numbers of components are compared",
+    "look": "A last look, once after the rounds",
+    "information": "Standard errors, once at the end",
+}
+"""Of the tasks, in the order of a fit."""
+WORDS = {
+    "n_rows": "how many rows the site has (the sum of their weights)",
+    "mean": "the mean of every column, and of the response of a regression",
+    "deviation": "the standard deviation of every column, likewise",
+    "gaps": "whether any cell is missing",
+    "names": "the names of the columns, as text, so that columns are not mixed up",
+    "weights": "the share of the rows that each component holds",
+    "theta": "the mean of each component; for regressions its coefficients, the intercept last",
+    "noise": "the covariance within components: logarithms and a triangular factor; for regressions the log noise",
+    "step_scale": "how long the last step was, relative to the usual one",
+    "log_likelihood": "of all rows together",
+    "choice": "which of several starts the site took",
+    "gain": "for each penalty, the mean gain in held-out log-likelihood per row over fitting alone",
+    "error": "the standard errors of these",
+    "entropy": "how unsure the components of all rows are together; 0 if each row surely belongs to one",
+    "at_center": "log-likelihood of the center's components, with weights of the site's own",
+    "packed": "the observed information matrix, half of a symmetric matrix: sums over rows of products of scores",
+    "sums": "posterior sums of the columns and of products of two columns, per component",
+    "joint": "how groups of covariates and components go together",
+    "covariates": "posterior sums of the covariates and of products of two of them",
+    "regressions": "posterior sums of products of covariates and response, per component",
+    "difference": "posterior sums less what was expected of the site, compressed",
+    "rest": "sums of products of two columns, or of the squared response, over all rows",
+}
+"""What the fields are, by the last part of their names."""
+
+
+def tables() -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
+    """Titles, and below each the fields with their numbers (for two components of three columns) and their words."""
+    gaussian, regression = Gaussian(Tied()), LinearRegression(noise="shared")
+    for task, title in TITLES.items():
+        family: Family = regression if task == "joint_start" else gaussian
+        yield title, _fields(FitSpec(family, FedGrEM(), N_COMPONENTS, score=True, units=_units(family)), task)
+    for algorithm, family in ((FedGMM(), gaussian), (FedGMM(), regression), (FedEMSA(), gaussian)):
+        spec = FitSpec(family, algorithm, N_COMPONENTS, units=_units(family))
+        extra = [row for row in _fields(spec, STEP) if row[0].startswith("extra.")]
+        kind = "regressions" if family.has_target else "Gaussians"
+        yield f"More in every round of {algorithm.traits.title}, {kind}", extra
+
+
+def _units(family: Family) -> UnitsPlan:
+    return UnitsPlan(standardize=True, intercept=family.has_target)
+
+
+def _fields(spec: FitSpec, task: str) -> list[tuple[str, int, str]]:
+    declared = Declaration(spec, N_COLUMNS).forms(task)[-1].reply
+    rows = []
+    for name, leaf in named_arrays(declared):
+        word = name.rpartition(".")[2]
+        if word not in WORDS:
+            raise MessageError(f"{name} of {task} has no words that say what it is; add them to WORDS.")
+        rows.append((name, int(np.prod(leaf.shape, dtype=int)), WORDS[word]))
+    return rows
+
+
+def markdown() -> str:
+    """All of it, as it stands in the document."""
+    lines = []
+    for title, rows in tables():
+        lines += [f"### {title}", "", "| field | numbers | what it is |", "|---|---|---|"]
+        lines += [f"| `{name}` | {count} | {words} |" for name, count, words in rows]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
