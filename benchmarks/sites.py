@@ -13,20 +13,21 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from fedgrem.engines.flare.declaration import CENSUS, STEP, Order
-from fedgrem.engines.flare.roster import Rules
-from fedgrem.engines.flare.site import Settings, SiteAtWork
-from fedgrem.engines.flare.wire import encode
 from rich.console import Console
 from rich.table import Table
 
 from fedgrem import FederatedGaussianMixture
+from fedgrem.algorithms.fedgrem import Toward
 from fedgrem.cli.sites_demo import free_port, running
 from fedgrem.data.federation import Federation
 from fedgrem.engines.flare.kit import init_study
 from fedgrem.engines.flare.operate import Fit, begin, carry_out
 from fedgrem.engines.flare.simulator import fit_in_simulator
-from fedgrem.estimators.network import recipe_for
+from fedgrem.engines.remote.declaration import STEP, Order
+from fedgrem.engines.remote.roster import Rules
+from fedgrem.engines.remote.site import Settings, SiteAtWork
+from fedgrem.engines.remote.wire import encode
+from fedgrem.estimators.network import spec_for
 from fedgrem.types import Broadcast, Params
 
 N_ROWS, N_COLUMNS, N_COMPONENTS = 200, 16, 8
@@ -67,21 +68,21 @@ class Memory:
                         continue
 
 
-def recipe(rounds):
-    options = {"n_components": N_COMPONENTS, "covariance": "identity", "n_init": 1, "max_rounds": rounds, "tol": 0.0}
-    return recipe_for(FederatedGaussianMixture(**options, random_state=0))
+def spec(rounds):
+    options = {"n_components": N_COMPONENTS, "covariance_type": "identity", "n_init": 1, "penalty": 2.0}
+    return spec_for(FederatedGaussianMixture(**options, max_rounds=rounds, tol=0.0, random_state=0))
 
 
 def local_seconds(folder, rows):
-    """Median seconds of one local step at one site, compiled."""
+    """Median seconds of one local step at one site."""
     path = write(folder, "alone", rows)
-    site = SiteAtWork("alone", Settings(str(path), columns()), recipe(1))
-    site.answer(CENSUS, encode(Order((), None, np.asarray(False))))
+    site = SiteAtWork("alone", Settings(str(path), columns()), spec(1))
     times = []
     for seed in range(30):
         theta = np.random.default_rng(seed).normal(size=(N_COMPONENTS, N_COLUMNS))
         weights = np.full(N_COMPONENTS, 1.0 / N_COMPONENTS)
-        order = encode(Order(Broadcast(Params(weights, theta), weights), None, np.asarray(False)))
+        toward = Toward(theta, np.array(1.0), None, np.array(1), np.array(0), None)
+        order = encode(Order(Broadcast(Params(weights, theta), toward), None, np.asarray(False)))
         begin_at = time.perf_counter()
         encode(site.answer(STEP, order))
         times.append(time.perf_counter() - begin_at)
@@ -104,7 +105,7 @@ def in_simulator(n_sites, rounds):
     names = [f"site-{k:02d}" for k in range(n_sites)]
     federation = Federation.from_sites(names, list(draw(n_sites)))
     with Memory() as memory:
-        finished = fit_in_simulator(recipe(rounds), federation, rules=Rules(min_sites=n_sites, deadline=600.0))
+        finished = fit_in_simulator(spec(rounds), federation, rules=Rules(min_sites=n_sites, deadline=600.0))
     return finished, memory.peak
 
 
@@ -113,7 +114,7 @@ def provisioned(folder, rounds):
     study = init_study(folder / "study", names, "localhost", free_port())
     files = {name: write(folder, name, rows) for name, rows in zip(names, draw(3), strict=True)}
     with running(study, files), Memory() as memory:
-        run = begin(study, Fit(recipe(rounds), list(names), Rules(min_sites=3)))
+        run = begin(study, Fit(spec(rounds), list(names), Rules(min_sites=3)))
         finished = carry_out(study, run)
     return finished, memory.peak
 

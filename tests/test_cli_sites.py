@@ -9,21 +9,20 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs fedgrem[flare]")
 
-from fedgrem.engines.flare.center import fit_over_network
-from fedgrem.engines.flare.guard import LOG
-from fedgrem.engines.flare.recipe import Recipe
-from fedgrem.engines.flare.roster import Rules
-from fedgrem.engines.flare.watch import count_lines, follow
-
 from fedgrem import FederatedGaussianMixture, load_model
 from fedgrem.cli import main
 from fedgrem.cli.sites_demo import free_port
 from fedgrem.cli.sites_fit import cost_of, save_fitted
 from fedgrem.engines.flare.kit import Study
 from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, read_fit, run_folder
+from fedgrem.engines.remote.guard import LOG
+from fedgrem.engines.remote.journal import JOURNAL
+from fedgrem.engines.remote.roster import Rules
+from fedgrem.engines.remote.run import fit_over_network
+from fedgrem.engines.remote.watch import count_lines, follow
 from fedgrem.errors import InputError
-from fedgrem.estimators.network import recipe_for
-from tests.engines.flare.studies import NAMES, AtHand, rows_of
+from fedgrem.estimators.network import spec_for
+from tests.engines.remote.studies import NAMES, AtHand, rows_of, spec_of
 from tests.told import assert_one_error
 
 OPTIONS = {
@@ -103,7 +102,10 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
         (["sites", "status", "nowhere"], "nowhere is no study; make one with `fedgrem sites init nowhere"),
         (["sites", "fit", "study", "-r", 2, "-o", "m"], "no server answers at localhost:"),
         (["sites", "resume", "study"], "there is no fit to resume in"),
-        (["sites", "fit", "study", "-r", 2, "-o", "m2", "--algorithm", "pooled-em"], "in one pot, and over a network"),
+        (
+            ["sites", "fit", "study", "-r", 2, "-o", "m2", "--algorithm", "pooled-em"],
+            "pools the rows of all sites",
+        ),
         (["sites", "fit", "study", "-r", 2, "-o", "m2", "--algorithm", "magic"], "algorithm must be one of 'fedgrem'"),
         (["sites", "fit", "study", "-r", 2, "-o", "north.csv"], "north.csv is a file; give a folder"),
         (["sites", "init", "study", "--site", "a", "--site", "b", "--host", "h"], "study is a study already"),
@@ -142,14 +144,14 @@ def test_a_certificate_is_renewed_and_its_end_is_said(folder, capsys):
 
 def test_the_log_is_printed_short_or_in_full(folder, tmp_path, capsys):
     kit = folder / "study" / "kits" / "north"
-    recipe = recipe_for(FederatedGaussianMixture(**OPTIONS | {"covariance": "identity", "max_rounds": 2}))
-    transport = AtHand(tmp_path, recipe)
+    spec = spec_for(FederatedGaussianMixture(**OPTIONS | {"covariance_type": "identity", "max_rounds": 2}))
+    transport = AtHand(tmp_path, spec)
     transport.guards["north"]._log = kit / LOG
-    fit_over_network(recipe, list(NAMES), transport, tmp_path / "run", Rules(min_sites=2))
+    fit_over_network(spec, list(NAMES), transport, tmp_path / "run", Rules(min_sites=2))
     try:
         assert run("site", "log", kit) == 0
         out = capsys.readouterr().out
-        assert "local_step" in out
+        assert "step" in out
         assert re.search(r"6 message\(s\) of [\d,]+ bytes have left this site", out)
         assert run("site", "log", kit, "--full", "--last", 1) == 0
         (line,) = capsys.readouterr().out.splitlines()
@@ -159,8 +161,8 @@ def test_the_log_is_printed_short_or_in_full(folder, tmp_path, capsys):
 
 
 def test_a_fit_that_came_back_is_shown_and_predicts_as_one_in_memory(tmp_path, capsys):
-    recipe = recipe_for(FederatedGaussianMixture(**OPTIONS))
-    finished = fit_over_network(recipe, list(NAMES), AtHand(tmp_path, recipe), tmp_path / "run", Rules(min_sites=2))
+    spec = spec_for(FederatedGaussianMixture(**OPTIONS))
+    finished = fit_over_network(spec, list(NAMES), AtHand(tmp_path, spec), tmp_path / "run", Rules(min_sites=2))
     save_fitted(finished, {"regression": False, "options": OPTIONS, "out": str(tmp_path / "model")})
     rows = {name: rows_of(name)[0] for name in NAMES}
     for name, x in rows.items():
@@ -178,9 +180,23 @@ def test_a_fit_that_came_back_is_shown_and_predicts_as_one_in_memory(tmp_path, c
     assert re.search(r"\d+ exchanges \(4 before round 1\), [\d.]+ s a round; per round and site", cost_of(finished))
 
 
+def test_a_journal_is_replayed_on_the_screen(tmp_path, capsys):
+    spec = spec_for(FederatedGaussianMixture(**OPTIONS))
+    fit_over_network(spec, list(NAMES), AtHand(tmp_path, spec), tmp_path / "run", Rules(min_sites=2))
+    assert run("replay", tmp_path / "run" / JOURNAL) == 0
+    out = capsys.readouterr().out
+    assert "census" in out
+    assert "all 3" in out
+    assert "asked again with the same numbers, to the bit" in out
+    assert "2 components over 3 sites" in out
+    assert "It is the result beside the journal, to the bit." in " ".join(out.split())
+    assert run("replay", tmp_path / "run" / "nothing") == 1
+    assert_one_error(capsys.readouterr().err, "nothing cannot be read")
+
+
 def test_who_was_not_heard_is_said(tmp_path):
-    recipe = recipe_for(FederatedGaussianMixture(**OPTIONS))
-    finished = fit_over_network(recipe, list(NAMES), AtHand(tmp_path, recipe), tmp_path / "run", Rules(min_sites=2))
+    spec = spec_for(FederatedGaussianMixture(**OPTIONS))
+    finished = fit_over_network(spec, list(NAMES), AtHand(tmp_path, spec), tmp_path / "run", Rules(min_sites=2))
     about = finished.about | {"out": {"west": "it does not answer"}, "away": ["south"]}
     told = cost_of(finished._replace(about=about))
     assert "Not heard: west: it does not answer; south: away at the end, with the parameters it had" in told
@@ -190,7 +206,7 @@ def test_a_run_is_kept_and_found_again_until_it_is_finished(tmp_path):
     study = Study(tmp_path, "localhost", 1, ("north",))
     with pytest.raises(InputError, match="there is no fit to resume in"):
         last_unfinished(study)
-    fit = Fit(Recipe("gaussian", "fedgrem", 2, penalty=float("inf")), ["north"], Rules(), more={"out": "m"})
+    fit = Fit(spec_of(penalty=float("inf")), ["north"], Rules(), more={"out": "m"})
     name = begin(study, fit)
     assert last_unfinished(study) == name
     assert read_fit(study, name) == fit

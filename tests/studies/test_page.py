@@ -58,7 +58,7 @@ def test_numbers_on_the_page_are_those_of_the_rows():
 
 def test_the_page_tells_command_time_versions_and_the_shared_starts():
     text = html_page(*made_up("gmm"), [], RUN)
-    for said in ("--out &#x27;a &lt;b&gt;&#x27;", "12 min 34 s", "jax", "numpy", "Python 3", "same searched starts"):
+    for said in ("--out &#x27;a &lt;b&gt;&#x27;", "12 min 34 s", "numpy", "scipy", "Python 3", "same searched starts"):
         assert said in text
 
 

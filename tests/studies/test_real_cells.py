@@ -68,16 +68,14 @@ def test_a_cell_scores_every_method_on_the_rows_held_out(made):
 
 @pytest.mark.parametrize("alone", [False, True], ids=["after our search", "without it"])
 def test_pooled_rows_begin_at_the_likelier_of_two_starts(made, monkeypatch, alone):
-    found = starts.search_starts
+    found = starts.search_pooled
 
-    def misled(family, plan, engine, pooled):
-        params = found(family, plan, engine, pooled)
-        if not pooled:
-            return params
+    def misled(spec, federation):
+        params = found(spec, federation)
         together = params.theta.mean(axis=1, keepdims=True)  # three components in one place stay there
         return params._replace(theta=np.broadcast_to(together, params.theta.shape))
 
-    monkeypatch.setattr(starts, "search_starts", misled)
+    monkeypatch.setattr(starts, "search_pooled", misled)
     methods = STUDIES["pen"](True).with_methods(["pooled-em"] if alone else ["local-em", "pooled-em"]).methods
     assert play_cell(Setting("0%", "pen", 0.0), 0, methods)[-1]["error"] < 5.0
 

@@ -6,7 +6,7 @@ import pytest
 from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.errors import InputError
 from fedgrem.studies.paper import STEP_SIZES, THETA_ERROR, THETA_H, WEIGHT_ERROR, WEIGHT_H
-from fedgrem.studies.specs import METHODS, STUDIES
+from fedgrem.studies.specs import METHODS, OURS, STUDIES
 
 
 @pytest.mark.parametrize("name", ["gmm", "mor"])
@@ -22,8 +22,18 @@ def test_the_step_size_study_covers_the_papers_tables_with_both_thresholds():
     study = STUDIES["eta"](False)
     assert tuple(s.x for s in study.settings) == THETA_H
     for scaling in ("fixed", "step"):
-        sizes = [m.options["step_size"] for m in study.methods if m.options["penalty_scaling"] == scaling]
-        np.testing.assert_allclose(sizes, STEP_SIZES)
+        methods = [m for m in study.methods if m.name.startswith(scaling)]
+        np.testing.assert_allclose([m.options["step_size"] for m in methods], STEP_SIZES)
+        np.testing.assert_allclose(
+            [m.penalty for m in methods], np.array(STEP_SIZES) * 2.0 if scaling == "step" else 2.0
+        )
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_runs_our_system_with_the_papers_central_problem_and_single_steps(name):
+    ours = [m for m in STUDIES[name](True).methods if m.algorithm == "fedgrem"]
+    assert ours
+    assert all(m.options.items() >= OURS.items() for m in ours)
 
 
 def test_the_papers_tables_hold_its_printed_figures():

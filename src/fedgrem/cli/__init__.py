@@ -13,6 +13,7 @@ from fedgrem.cli.add_site import add_site
 from fedgrem.cli.demo import demo
 from fedgrem.cli.fit import fit
 from fedgrem.cli.predict import predict
+from fedgrem.cli.replay import replay
 from fedgrem.cli.report import report
 from fedgrem.cli.reproduce import reproduce
 from fedgrem.cli.screen import complain
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, select, show, report, predict, add_site, reproduce):
+for command in (demo, fit, select, show, report, predict, add_site, reproduce, replay):
     app.command()(command)
 app.add_typer(sites_app, name="sites")
 app.add_typer(site_app, name="site")

@@ -285,8 +285,7 @@ class BaseFederatedMixture(FittedMixture):
         path, n_sites = result.path, len(result.site_names)
         self.penalty_ = float(path["penalty"]) if path else self._given_penalty()
         self.noise_penalty_ = float(path["noise_penalty"]) if path else self._noise_penalty()
-        pooled = getattr(as_algorithm(self.algorithm), "pool_weights", False) is True
-        self.weights_penalty_ = float(path["weights_penalty"]) if path else self.penalty_ * pooled
+        self.weights_penalty_ = float(path["weights_penalty"]) if path else self._weights_penalty()
         told = ("penalties", "gain", "error", "site_gain", "site_error", "noise_penalties", "noise_gain", "noise_error")
         self.penalty_path_ = {name: path[name] for name in told} if path else {}
         unknown = np.full(n_sites, np.nan)
@@ -304,6 +303,10 @@ class BaseFederatedMixture(FittedMixture):
         """C of the noise where no path chose it."""
         given = getattr(as_algorithm(self.algorithm), "noise_penalty", None)
         return self.penalty_ if given is None else float(given)
+
+    def _weights_penalty(self) -> float:
+        """C of the weights where no path chose it: they are pooled only if that was asked for."""
+        return self.penalty_ if getattr(as_algorithm(self.algorithm), "pool_weights", False) is True else 0.0
 
     def _warn(self, result: FitResult) -> None:
         if not np.all(np.isfinite(result.theta)):

@@ -196,13 +196,19 @@ def clearly_best(gain: Array, *, must: bool = False) -> int:
     """
     n_sites = len(gain)
     cut = int(TRIMMED * n_sites)
-    ordered = np.sort(np.nan_to_num(gain, nan=-2.0 * MOST_PER_ROW), axis=0)
+    ordered = np.sort(_possible(gain), axis=0)
     common = ordered[cut : n_sites - cut].mean(axis=0)
     best = 1 + int(np.argmax(common[1:]))
     tame = np.clip(ordered[:, best], ordered[cut, best], ordered[n_sites - 1 - cut, best])
     kept = (n_sites - 2 * cut) / n_sites
     error = tame.std(ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.inf
     return best if must or common[best] > CLEAR * error else 0
+
+
+def _possible(gain: Array) -> Array:
+    """Gains as far as rows can speak for or against anything; what is not a number speaks against."""
+    most = 2.0 * MOST_PER_ROW
+    return np.asarray(np.clip(np.nan_to_num(gain, nan=-most, posinf=most, neginf=-most), -most, most))
 
 
 def _parts(spec: FitSpec, starts: Starts) -> Array:
@@ -277,8 +283,7 @@ def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES) -> tuple[int, Ar
     >>> pick(gain, (0.0, 1.0, 2.0))[0]
     2
     """
-    worst = 2.0 * MOST_PER_ROW
-    gain = np.clip(np.nan_to_num(gain, nan=-worst, posinf=worst, neginf=-worst), -worst, worst)
+    gain = _possible(gain)
     n_sites = len(gain)
     cut = int(TRIMMED * n_sites)
     middle = slice(cut, n_sites - cut)

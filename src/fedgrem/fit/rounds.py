@@ -53,11 +53,10 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
     family, algorithm, n_sites = spec.family, spec.algorithm, len(central.n_rows)
     errors = min(SETTLED_ERRORS, 3000.0 * spec.tol) if _knows_errors(family) else 0.0
     records: list[RoundRecord] = []
-    nothing, far = np.zeros(()), np.full(n_sites, np.inf)
-    unheard = RoundRecord(np.full(n_sites, np.nan), far, nothing, nothing, far, nothing, far, nothing)
-    last = unheard
+    unheard, never, none = np.full(n_sites, np.nan), np.full(n_sites, np.inf), np.zeros(())
+    last = RoundRecord(unheard, never, none, none, np.zeros(n_sites), none, never, none)
     blank = np.zeros(central.params.weights.shape)
-    influence = Influence(blank, blank, nothing, nothing, nothing)
+    influence = Influence(blank, blank, none, none, none)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
     for played in range(1, spec.max_rounds + 1):
         asked = algorithm.invited(spec.seed, played - 1, names)
@@ -80,9 +79,10 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
         stopped = (center_settled and moving == 0) or (since > 0 and played >= 1.5 * since + 10)
         if stopped:
             break
-    # With a record in front, so that no rounds at all have a history too.
-    kept = [np.stack(leaves)[1:] for leaves in zip(unheard, *records, strict=True)]
-    history = dict(zip(RoundRecord._fields, kept, strict=True))
+    history = {
+        name: np.array([getattr(record, name) for record in records]).reshape(len(records), *np.shape(kept))
+        for name, kept in last._asdict().items()
+    }
     return Played(central, influence, len(records), stopped, settled, history)
 
 
