@@ -24,15 +24,20 @@ from fedgrem.types import Params
 PAPERS_PENALTY = 2.0
 MOST_PARAMETERS = 400
 """Weights and component parameters of a site up to which standard errors are worth their message."""
-COUNTS = {"n_components": 1000, "n_init": 1000, "max_rounds": 1_000_000, "local_steps": 1000, "levels": 65536}
+COUNTS = {
+    "n_components": 1000, "n_init": 1000, "short": 10_000, "long": 10_000, "joint_starts": 1000,
+    "restart_rows": 1_000_000_000, "max_rounds": 1_000_000, "local_steps": 1000, "memory": 1000, "sweeps": 10_000,
+    "levels": 65536, "covariate_components": 1000,
+}  # fmt: skip
 """The most that a site will work for."""
 RANGES = {
     "step_size": "(0, 2)", "penalty_decay": "[0, 1)", "noise_penalty": "[0, inf]", "batch": "(0, 1]", "sites": "(0, 1]",
     "local_steps": "[1, inf]", "sweeps": "[1, inf]", "transfer": "[0, inf)", "covariate_components": "[1, inf]",
     "reg_covar": "[0, inf)", "approximation_step": "(0, 1]", "keep": "(0, 1]", "participation": "(0, 1]",
-    "control_step": "[0, 1]",
+    "control_step": "[0, 1]", "ridge": "[0, inf)", "penalty": "[0, inf]", "tol": "[0, inf)", "n_components": "[1, inf]",
+    "n_init": "[1, inf]", "short": "[0, inf]", "long": "[0, inf]", "restart_rows": "[1, inf]",
 }  # fmt: skip
-"""Between what an algorithm's options may be."""
+"""Between what the numbers of a fit may be."""
 Alignment = Literal["assignment", "stepwise", "exhaustive", "none"]
 
 
@@ -129,11 +134,7 @@ def read_spec(plain: Any) -> FitSpec:
             plain = json.loads(plain)
         except ValueError as error:
             raise InputError(f"the spec is not JSON ({error}).") from error
-    values = _options("the spec", FitSpec, plain)
-    for name in ("family", "algorithm", "n_components"):
-        if name not in values:
-            raise InputError(f"the spec lacks {name}.")
-    return FitSpec(**values)
+    return FitSpec(**_options("the spec", FitSpec, plain, needed=("family", "algorithm", "n_components")))
 
 
 def read_algorithm(plain: Any) -> Algorithm:
@@ -142,8 +143,8 @@ def read_algorithm(plain: Any) -> Algorithm:
     return algorithm
 
 
-def _options(what: str, cls: Any, plain: Any) -> dict[str, Any]:
-    """Checked values of the fields of a dataclass or NamedTuple."""
+def _options(what: str, cls: Any, plain: Any, needed: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Checked values of the fields of a dataclass or NamedTuple; those that are needed must be there."""
     if not isinstance(plain, Mapping):
         raise InputError(f"{what} is a {type(plain).__name__}, expected a mapping of names to values.")
     hints = get_type_hints(cls)
@@ -151,6 +152,9 @@ def _options(what: str, cls: Any, plain: Any) -> dict[str, Any]:
     unknown = sorted(str(name)[:40] for name in plain if name not in known)
     if unknown:
         raise InputError(f"{what} names {', '.join(unknown)}, which this fedgrem does not know; update it.")
+    for name in needed:
+        if name not in plain:
+            raise InputError(f"{what} lacks {name}.")
     return {name: _checked(what, name, value, hints[name]) for name, value in plain.items()}
 
 
@@ -169,7 +173,7 @@ def _checked(what: str, name: str, value: Any, hint: Any) -> Any:
     if name == "start":
         return StartPlan(**_options("the spec's start", StartPlan, value))
     if name == "units":
-        return UnitsPlan(**_options("the spec's units", UnitsPlan, value))
+        return UnitsPlan(**_options("the spec's units", UnitsPlan, value, needed=("standardize",)))
     if name == "given":
         return None if value is None else _given(value)
     if name == "columns":
@@ -212,10 +216,18 @@ def _of_kind(what: str, name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
         if kind is int and type(value) is int and 0 <= value <= COUNTS.get(name, 2**63):
             return value
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            return _float(value)
         if kind is float and value in ("inf", "-inf"):
             return float(value)
     return None
+
+
+def _float(value: float) -> float | None:
+    """A whole number of JSON may be larger than any float."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _within(number: float, interval: str) -> bool:
@@ -241,6 +253,8 @@ def _given(value: Any) -> Params:
     try:
         noise = value.get("noise")
         weights, theta = (np.array(value[name], dtype=float) for name in ("weights", "theta"))
+        if theta.ndim != 3 or weights.shape != theta.shape[:2]:
+            raise ValueError(weights.shape, theta.shape)
         return Params(weights, theta, None if noise is None else np.array(noise, dtype=float))
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, OverflowError, KeyError, ValueError, AttributeError) as error:
         raise InputError("the spec's given start is not weights (K, R) and theta (K, R, q).") from error
