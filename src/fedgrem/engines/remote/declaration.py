@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.data.federation import Federation, Units
-from fedgrem.engines.inprocess import InProcess, one_thread_each
+from fedgrem.engines.inprocess import InProcess
 from fedgrem.engines.remote.wire import decode
 from fedgrem.errors import InputError, MessageError
 from fedgrem.families.registry import FAMILIES
@@ -170,12 +170,7 @@ def _read(who: str, fields: Any, forms: list[Any]) -> Any:
 def _played(spec: FitSpec, n_columns: int) -> dict[str, list[Form]]:
     """Every task of the fit of a spec and its messages, from plays on made-up rows."""
     made_up = _MadeUp(spec, n_columns)
-    choices = [spec]
-    if getattr(spec.algorithm, "pool_weights", None) == "auto":  # the sites' rows decide: so play both
-        choices = [replace(spec, algorithm=replace(spec.algorithm, pool_weights=to)) for to in (False, True)]  # type: ignore[type-var]
-    with one_thread_each():
-        for chosen in choices:
-            run(chosen, made_up)
+    run(spec, made_up)
     return made_up.forms
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedgrem.engines.inprocess import one_thread_each
 from fedgrem.engines.remote.engine import OverNetwork, SitesChangedError, Transport
 from fedgrem.engines.remote.journal import Journal
 from fedgrem.engines.remote.result import Finished, write_result
@@ -15,6 +14,7 @@ from fedgrem.engines.remote.roster import Roster, Rules
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec
+from fedgrem.kernels.threads import one_thread_each
 
 PROGRESS = "progress.jsonl"
 
