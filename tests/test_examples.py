@@ -45,11 +45,10 @@ def test_the_shell_commands_of_the_readme_work_in_order(tmp_path, monkeypatch):
     assert len(commands) >= 5
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        # One seed of a study runs every part of it that eight do.
-        fewer = ["--seeds", "1"] if command.startswith("reproduce") else []
+        if command == "sites demo":  # processes of its own, tested with the commands of a network
+            continue
         with pytest.raises(SystemExit) as stop:
-            main([*shlex.split(command), *fewer])
+            main(shlex.split(command))
         assert not stop.value.code, command
-    pages = ("report.html", "results/gmm-quick/index.html")
-    for name in ("demo.csv", "fedgrem-demo.png", "overview.png", "groups.csv", "model/model.json", *pages):
+    for name in ("demo.csv", "fedgrem-demo.png", "groups.csv", "model/model.json", "report.html"):
         assert (tmp_path / name).stat().st_size > 0
