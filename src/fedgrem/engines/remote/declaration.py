@@ -129,7 +129,7 @@ class Declaration:
         return found[0]
 
     def forms(self, task: str) -> "list[Form]":
-        """The messages of a task: more than one pair where the center has a choice."""
+        """The messages of a task: more than one pair where it is asked in several ways."""
         if task == CENSUS:
             return [Form(HELLO, self._census)]
         known = _played(self._spec, self.n_columns) if task in LOCAL_TASKS else {}
@@ -168,14 +168,10 @@ def _read(who: str, fields: Any, forms: list[Any]) -> Any:
 
 @lru_cache(maxsize=32)
 def _played(spec: FitSpec, n_columns: int) -> dict[str, list[Form]]:
-    """Every task of the fit of a spec and its messages, from plays on made-up rows."""
+    """Every task of the fit of a spec and its messages, from a play on made-up rows."""
     made_up = _MadeUp(spec, n_columns)
-    choices = [spec]
-    if getattr(spec.algorithm, "pool_weights", None) == "auto":  # the sites' rows decide: so play both
-        choices = [replace(spec, algorithm=replace(spec.algorithm, pool_weights=to)) for to in (False, True)]  # type: ignore[type-var]
     with one_thread_each():
-        for chosen in choices:
-            run(chosen, made_up)
+        run(spec, made_up)
     return made_up.forms
 
 
