@@ -7,6 +7,7 @@ scikit-learn's spherical GaussianMixture looped over the same sites. And 10,000 
 """
 
 import argparse
+import gc
 import json
 import resource
 import subprocess
@@ -153,6 +154,7 @@ class Rounds:
             central = algorithm.begin(spec.family, self._start, self._n_rows, pull)
             converse(play_rounds(spec, central), engine)
 
+        gc.collect()  # earlier stacks, which their parts refer to
         play()
         return best_of(play, repeats) / rounds
 

@@ -1,4 +1,4 @@
-"""A family that the package does not ship, written as one log density: Poisson components for counts."""
+"""Components that you write as one log density, here Poisson counts; needs the extra ``fedgrem[own-density]``."""
 
 import jax
 import jax.numpy as jnp

@@ -22,7 +22,7 @@ def simulate_clinics(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.nda
 def main() -> None:
     """Fit, then print the common lines and each clinic's mix."""
     covariates, responses = simulate_clinics(seed=0)
-    model = FederatedRegressionMixture(n_components=2, noise="shared", random_state=0).fit(covariates, responses)
+    model = FederatedRegressionMixture(n_components=2, random_state=0).fit(covariates, responses)
 
     lines = zip(model.center_intercept_, model.center_[:, 0], model.center_noise_, strict=True)
     for r, (intercept, slope, noise) in enumerate(lines):

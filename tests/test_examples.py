@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[1]
     ],
 )
 def test_example_prints_what_it_should(script, expected, capsys):
+    if "import jax" in (ROOT / "examples" / script).read_text(encoding="utf-8"):
+        pytest.importorskip("jax", reason="a density of one's own needs the extra own-density")
     runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
     assert re.search(expected, capsys.readouterr().out)
 
@@ -29,6 +31,8 @@ def test_example_prints_what_it_should(script, expected, capsys):
 def test_the_python_in_a_document_runs(document, tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
+    if "import jax" in "".join(blocks):
+        pytest.importorskip("jax", reason="a density of one's own needs the extra own-density")
     monkeypatch.chdir(tmp_path)
     exec(compile("\n".join(blocks), document, "exec"), {"__name__": "document"})
 

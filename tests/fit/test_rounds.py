@@ -172,7 +172,7 @@ def test_the_result_is_numpy_all_through():
     assert {type(array) for array in arrays} == {np.ndarray}
     np.testing.assert_array_equal(result.n_rows, SIZES)
     assert result.cost["rounds"] == 2
-    # Sent: parameters, center, lambda, steps, round, common weights and their lambda; and back: parameters, step scales,
+    # Sent: parameters, center, lambda, steps, round, common weights and their lambda; back: parameters, step scales,
     # rows, log-likelihood.
     assert result.cost["numbers_per_round"] == 5 * ((6 + 4 + 3 + 3) + (6 + 2 + 2))
 

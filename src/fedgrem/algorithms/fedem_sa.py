@@ -27,7 +27,7 @@ class Memory(NamedTuple):
     control: Array
     """(K, R, t) V_k: what is known of how far each site is from S."""
     rest: Array
-    """(K, u) what no component owns of the sums, per row; it does not change."""
+    """(K, u) what no component owns of the sums, per row: it does not change, and is learnt when a site is heard."""
     played: Array
     """() rounds so far."""
 
@@ -147,13 +147,18 @@ class FedEMSA(Options):
         memory: Memory = central.extra
         first, n_sites = int(memory.played) == 0, len(present)
         difference = np.where(present[:, None, None], uploads.extra.difference, 0.0)
-        share = central.n_rows / central.n_rows.sum()
+        share = present_share(central.n_rows, np.ones(n_sites, dtype=bool))
         if first:
-            rest, gain, step = uploads.extra.rest, 1.0, 1.0
+            # Of a site that is away when all are to answer nothing is known: it is taken to be like the others.
+            share_here = present_share(central.n_rows, present)
+            statistics = average(difference, share_here)
+            control = np.where(present[:, None, None], difference - statistics, 0.0)
+            rest = np.where(present[:, None], uploads.extra.rest, average(uploads.extra.rest, share_here))
         else:
-            rest, gain, step = memory.rest, 1.0 / self.participation, self.approximation_step
-        statistics = memory.statistics + step * average(memory.control + gain * difference, share)
-        control = difference - statistics if first else memory.control + self._control_step(difference) * difference
+            moved = memory.control + difference / self.participation
+            statistics = memory.statistics + self.approximation_step * average(moved, share)
+            control = memory.control + self._control_step(difference) * difference
+            rest = np.where(present[:, None], uploads.extra.rest, memory.rest)
         total = Sums(statistics, average(rest, share), np.zeros(()))
         center = family.solve_noisy(total, central.center)
         noise = family.noise_step(total, center, central.noise)
@@ -161,7 +166,7 @@ class FedEMSA(Options):
         params = Params(weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites))
         extra = Memory(statistics, control, rest, memory.played + 1)
         central = central._replace(params=params, center=center, noise=noise, extra=extra)
-        influence = no_pull(weights, present_share(central.n_rows, np.ones(n_sites, dtype=bool)), np.inf)
+        influence = no_pull(weights, share, np.inf)
         return central, influence._replace(weight=weights * central.n_rows[:, None])
 
     def _control_step(self, difference: Array) -> float:

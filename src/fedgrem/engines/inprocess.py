@@ -3,12 +3,10 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from fedgrem.data.federation import Federation
 from fedgrem.data.stack import Stack
@@ -16,6 +14,7 @@ from fedgrem.data.units import Census, take_census
 from fedgrem.fit.conversation import Agreed, Ask, Replies
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.tasks import TASKS
+from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Array, map_arrays
 
 ENOUGH = 300_000
@@ -30,17 +29,6 @@ def cores() -> int:
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="fedgrem")
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def one_thread_each() -> AbstractContextManager[Any]:
-    """While it lasts, a matrix product runs in one thread: those of a step are too small for more."""
-    scope: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
-    return scope
 
 
 class InProcess:

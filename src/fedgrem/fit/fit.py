@@ -13,6 +13,7 @@ from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import find_starts
 from fedgrem.fit.tasks import Look, Score
 from fedgrem.fit.units import common_units
+from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Central, FitResult, Params, map_arrays
 
 
@@ -94,6 +95,6 @@ def _looked(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResu
 
 def run(spec: FitSpec, engine: Engine, on_progress: Callable[[Progress], None] | None = None) -> FitResult:
     """Fit on an engine."""
-    with np.errstate(all="ignore"):  # what overflows is found by name afterwards
+    with np.errstate(all="ignore"), one_thread_each():  # what overflows is found by name afterwards
         result, cost = converse(fit(spec, engine.site_names), engine, on_progress)
     return result._replace(cost=cost.as_dict())

@@ -38,6 +38,8 @@ WEIGHTS_PENALTIES = (0.0, 0.35, 0.7, 1.4, 2.8, np.inf)
 """Penalties of the mixture weights that are compared where weights may be pooled."""
 TRIMMED = 0.25
 """Share of the sites left out at either end when gains are put together: what a minority sends does not matter."""
+ALIKE = 1e-5
+"""Of log-likelihood per row: penalties that differ by less do equally well, whatever rounding says."""
 CLEAR = 2.0
 """Standard errors beyond which a gain counts as clear."""
 RELEASED = 3.0
@@ -294,7 +296,7 @@ def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES) -> tuple[int, Ar
     kept = (n_sites - 2 * cut) / n_sites
     error = tame.std(axis=0, ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.zeros(len(common))
     finite = np.isfinite(penalties)
-    close = np.flatnonzero((behind[middle].mean(axis=0) <= error) & finite)
+    close = np.flatnonzero((behind[middle].mean(axis=0) <= error + ALIKE) & finite)
     # Where only the infinite one is that good, the best finite one comes closest: any finite one leaves a way out.
     place = int(close[-1]) if len(close) else int(np.argmax(np.where(finite, common, -np.inf)))
     return place, common, np.asarray(error)

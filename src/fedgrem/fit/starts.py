@@ -45,7 +45,8 @@ def find_starts(spec: FitSpec, names: tuple[str, ...]) -> Phase[Starts]:
 
     if spec.given is not None:
         replies = yield Ask("size", spec.given, tell("sizes"))
-        params: Params = replies.mail.params
+        # Where rows are pooled all sites answer alike: what was given stays each site's own.
+        params: Params = spec.given._replace(noise=replies.mail.params.noise)
         return Starts(align(spec, params), replies.mail.n_rows, np.zeros(n_sites, dtype=int))
     replies = yield Ask("start", StartRequest(np.zeros(n_sites, dtype=int), None), tell("starts"))
     found: StartReply = replies.mail

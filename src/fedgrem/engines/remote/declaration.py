@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.data.federation import Federation, Units
-from fedgrem.engines.inprocess import InProcess, one_thread_each
+from fedgrem.engines.inprocess import InProcess
 from fedgrem.engines.remote.wire import decode
 from fedgrem.errors import InputError, MessageError
 from fedgrem.families.registry import FAMILIES
@@ -170,8 +170,7 @@ def _read(who: str, fields: Any, forms: list[Any]) -> Any:
 def _played(spec: FitSpec, n_columns: int) -> dict[str, list[Form]]:
     """Every task of the fit of a spec and its messages, from a play on made-up rows."""
     made_up = _MadeUp(spec, n_columns)
-    with one_thread_each():
-        run(spec, made_up)
+    run(spec, made_up)
     return made_up.forms
 
 

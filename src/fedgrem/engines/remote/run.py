@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedgrem.engines.inprocess import one_thread_each
 from fedgrem.engines.remote.engine import OverNetwork, SitesChangedError, Transport
 from fedgrem.engines.remote.journal import Journal
 from fedgrem.engines.remote.result import Finished, write_result
@@ -60,16 +59,15 @@ def converse_over_network(spec: FitSpec, engine: OverNetwork, on_progress: Calla
         if progress.stage != "census" or not engine.roster.census:
             on_progress(progress)
 
-    with one_thread_each():
-        tell(Progress("census", 0, spec.max_rounds, float("nan")))
-        engine.meet()
-        named = replace(spec, columns=tuple(engine.columns))
-        while True:
-            try:
-                result = run(named, engine, tell)
-                break
-            except SitesChangedError:
-                continue
+    tell(Progress("census", 0, spec.max_rounds, float("nan")))
+    engine.meet()
+    named = replace(spec, columns=tuple(engine.columns))
+    while True:
+        try:
+            result = run(named, engine, tell)
+            break
+        except SitesChangedError:
+            continue
     return Finished(result._replace(cost={**result.cost, **_cost(engine)}), _about(engine))
 
 

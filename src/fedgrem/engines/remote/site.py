@@ -11,12 +11,12 @@ from fedgrem.data.federation import Federation, stack_sites
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
 from fedgrem.data.stack import Stack
 from fedgrem.data.units import take_census
-from fedgrem.engines.inprocess import one_thread_each
 from fedgrem.engines.remote.declaration import CENSUS, Declaration, NamedCensus, Order, check_over_network, write_names
 from fedgrem.engines.remote.wire import Fields
 from fedgrem.errors import FedGrEMError, InputError, MessageError
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.tasks import TASKS
+from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Array, map_arrays, named_arrays
 
 SETTINGS = "fedgrem.json"
