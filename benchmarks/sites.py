@@ -81,7 +81,7 @@ def local_seconds(folder, rows):
     for seed in range(30):
         theta = np.random.default_rng(seed).normal(size=(N_COMPONENTS, N_COLUMNS))
         weights = np.full(N_COMPONENTS, 1.0 / N_COMPONENTS)
-        toward = Toward(theta, np.array(1.0), None, np.array(1), np.array(0), None)
+        toward = Toward(theta, np.array(1.0), None, np.array(1), np.array(0), None, weights, np.array(0.0))
         order = encode(Order(Broadcast(Params(weights, theta), toward), None, np.asarray(False)))
         begin_at = time.perf_counter()
         encode(site.answer(STEP, order))

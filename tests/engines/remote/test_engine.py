@@ -184,7 +184,9 @@ def spoil_rounds(site, how, when=lambda n: True):
 
 
 def with_nan(answer):
-    return answer._replace(fields=answer.fields | fields(params__theta=np.full((2, 2), np.nan)))
+    return answer._replace(
+        fields=answer.fields | fields(params__theta=np.full(answer.fields["params.theta"]["shape"], np.nan))
+    )
 
 
 def test_a_site_that_is_gone_before_the_standard_errors_has_none_and_the_fit_stands(tmp_path):
@@ -216,9 +218,8 @@ def test_one_bad_answer_is_left_out_of_its_round_and_the_site_stays(tmp_path):
 
 
 def test_a_site_that_is_left_out_has_no_say_in_that_round(tmp_path):
-    alone = over_network(tmp_path, gaussian(max_rounds=1), spoil=spoil_rounds("north", with_nan))
-    np.testing.assert_array_equal(theta_of(alone, "north"), start_of(tmp_path, "north"))
     # The others' round is the same whatever the spoilt site had sent.
+    alone = over_network(tmp_path, gaussian(max_rounds=1), spoil=spoil_rounds("north", with_nan))
     (tmp_path / "again").mkdir()
     late = spoil_rounds("north", lambda a: Answer(a.fields, a.exchange - 1))
     again = over_network(tmp_path / "again", gaussian(max_rounds=1), spoil=late)
@@ -252,13 +253,17 @@ def test_a_site_that_misses_every_round_keeps_its_weights_and_the_others_go_on(t
     def quiet(site, task, exchange, answer):
         return Answer(None, trouble="TIMEOUT") if site == "north" and task in (STEP, *AFTER) else answer
 
-    model = gaussian(algorithm=FedGrEM(local_steps=1, memory=0) if algorithm == "fedgrem" else algorithm, max_rounds=2)
-    finished = over_network(tmp_path, model, Rules(min_sites=1, deadline=0.1, patience=0.0), spoil=quiet)
+    # Nothing sits on the center, with which it would move: no penalty, and too many columns for a median to be a site.
+    alone = {"algorithm": FedGrEM(local_steps=1, memory=0), "penalty": 0.0} if algorithm == "fedgrem" else {}
+    model = gaussian(**{"algorithm": algorithm, "max_rounds": 2} | alone)
+    finished = over_network(tmp_path, model, Rules(min_sites=1, deadline=0.1, patience=0.0), spoil=quiet, n_columns=4)
     assert finished.about["away"] == ["north"]
+    rounds = [record.about["sites"] for record in journal_of(tmp_path) if record.about["task"] == STEP]
+    assert len(rounds) == 2
+    assert "north" not in {site for sites in rounds for site in sites}
     assert np.all(np.isfinite(finished.result.theta))
     if ALGORITHMS[algorithm].traits.sharing != "all" and not ALGORITHMS[algorithm].traits.starts_alone:
         np.testing.assert_array_equal(theta_of(finished, "north"), start_of(tmp_path, "north"))
-        assert not np.array_equal(theta_of(finished, "south"), start_of(tmp_path, "south"))
 
 
 def test_a_site_past_its_deadline_is_skipped_and_may_come_back(tmp_path):

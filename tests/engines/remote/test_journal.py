@@ -56,7 +56,17 @@ def test_after_a_crash_at_any_exchange_the_model_is_the_same_bit_for_bit(tmp_pat
         assert resumed.result.cost["exchanges"] == last
         assert min(exchange for _, _, exchange in transport.asked) == number, "nothing was asked twice"
         tasks.add(transport.asked[0][1])
-    assert tasks == {CENSUS, "start", "compare", "path_step", "path_score", STEP, "look", "information"}
+    assert tasks == {
+        CENSUS,
+        "start",
+        "compare",
+        "path_step",
+        "path_score",
+        "weights_score",
+        STEP,
+        "look",
+        "information",
+    }
 
 
 @pytest.mark.parametrize("number", [3, 5, 8, 12])

@@ -34,7 +34,8 @@ from tests.engines.remote.studies import fields, rows_of, spec_of, write_site
 
 SPEC = spec_of()
 PARAMS = Params(np.array([0.5, 0.5]), np.array([[-3.0, -3.0], [3.0, 3.0]]))
-SENT = Broadcast(PARAMS, Toward(PARAMS.theta, np.array(1.0), None, np.array(1), np.array(0), None, None, None))
+POOLING = (np.full(2, 0.5), np.array(0.0))
+SENT = Broadcast(PARAMS, Toward(PARAMS.theta, np.array(1.0), None, np.array(1), np.array(0), None, *POOLING))
 
 
 def order(sent=SENT, units=None):
@@ -169,10 +170,10 @@ def test_every_task_is_declared_and_no_shape_depends_on_rows_or_columns_alone(fa
     skipped = {"size"} if family.joint_starts else {"size", "joint_start"}
     for task in {CENSUS, *TASKS} - skipped:  # playing it asserts that the size of the made-up sites does not matter
         assert all(named_arrays(form.reply) for form in declared.forms(task))
-    plain, pooled = (dict(named_arrays(form.order)) for form in declared.forms(STEP))
-    assert pooled.keys() - plain.keys() == {"mail.extra.weights", "mail.extra.weights_penalty"}
-    assert [form.reply.params.weights.shape for form in declared.forms(STEP)] == [(3,), (3,)]
-    gains = [form.reply.gain.shape for form in declared.forms("path_score")]
+    assert [form.reply.params.weights.shape for form in declared.forms(STEP)] == [(3,)]
+    noisy = family.noise_shape(3, 4) is not None
+    assert len(declared.forms("start")) == 1 + noisy, "once more in common units"
+    gains = [form.reply.gain.shape for task in ("path_score", "weights_score") for form in declared.forms(task)]
     assert gains == [(10,), (len(WEIGHTS_PENALTIES),)]
 
 
@@ -203,7 +204,8 @@ def test_settings_come_back_and_a_damaged_file_is_named(tmp_path):
 @pytest.mark.parametrize("target", [False, True])
 def test_a_rehearsal_shows_every_kind_of_message(tmp_path, target):
     messages = rehearse("north", write_site(tmp_path, "north", target=target), 2)
-    census, start, *joint, _compare, path, score, step, look, information = messages
+    census, start, *joint, _compare, path, score, pooling, step, look, information = messages
+    assert "weights" in pooling.title
     assert len(joint) == target
     n_numbers = 2 * (1 + (3 if target else 2))  # with an intercept
     assert {n: shape for n, shape, _ in information.fields}["packed"] == (n_numbers * (n_numbers + 1) // 2,)
@@ -219,5 +221,5 @@ def test_a_rehearsal_shows_every_kind_of_message(tmp_path, target):
 
 def test_a_rehearsal_says_what_the_floor_would_hold_back(tmp_path):
     messages = rehearse("north", write_site(tmp_path, "north", floor=1000.0), 2)
-    step = next(message for message in messages if message.title.startswith("A round"))
+    step = next(message for message in messages if message.title == "Every round")
     assert "the floor is 1000" in step.refused

@@ -129,7 +129,7 @@ class Declaration:
         return found[0]
 
     def forms(self, task: str) -> "list[Form]":
-        """The messages of a task: more than one pair where the center has a choice."""
+        """The messages of a task: more than one pair where it is asked in several ways."""
         if task == CENSUS:
             return [Form(HELLO, self._census)]
         known = _played(self._spec, self.n_columns) if task in LOCAL_TASKS else {}
@@ -168,7 +168,7 @@ def _read(who: str, fields: Any, forms: list[Any]) -> Any:
 
 @lru_cache(maxsize=32)
 def _played(spec: FitSpec, n_columns: int) -> dict[str, list[Form]]:
-    """Every task of the fit of a spec and its messages, from plays on made-up rows."""
+    """Every task of the fit of a spec and its messages, from a play on made-up rows."""
     made_up = _MadeUp(spec, n_columns)
     run(spec, made_up)
     return made_up.forms

@@ -14,7 +14,6 @@ from fedgrem.engines.remote.roster import Roster, Rules
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec
-from fedgrem.kernels.threads import one_thread_each
 
 PROGRESS = "progress.jsonl"
 
@@ -60,16 +59,15 @@ def converse_over_network(spec: FitSpec, engine: OverNetwork, on_progress: Calla
         if progress.stage != "census" or not engine.roster.census:
             on_progress(progress)
 
-    with one_thread_each():
-        tell(Progress("census", 0, spec.max_rounds, float("nan")))
-        engine.meet()
-        named = replace(spec, columns=tuple(engine.columns))
-        while True:
-            try:
-                result = run(named, engine, tell)
-                break
-            except SitesChangedError:
-                continue
+    tell(Progress("census", 0, spec.max_rounds, float("nan")))
+    engine.meet()
+    named = replace(spec, columns=tuple(engine.columns))
+    while True:
+        try:
+            result = run(named, engine, tell)
+            break
+        except SitesChangedError:
+            continue
     return Finished(result._replace(cost={**result.cost, **_cost(engine)}), _about(engine))
 
 
