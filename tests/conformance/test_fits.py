@@ -11,6 +11,7 @@ from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.data.federation import Federation, Site
 from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
+from fedgrem.fit import starts
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import StartPlan
 from fedgrem.kernels.scores import parameter_errors
@@ -31,6 +32,15 @@ PAIRS = [
 ]
 pairs = pytest.mark.parametrize(("name", "case"), PAIRS)
 families = pytest.mark.parametrize("case", FAMILIES, ids=repr)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_generations():
+    """Joint starts take one generation instead of five: the same messages, fewer of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starts, "GENERATIONS", 1)
+        patch.setattr(starts, "GENERATION", 3)
+        yield
 
 
 @cache

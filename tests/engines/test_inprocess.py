@@ -13,6 +13,7 @@ from fedgrem.data.federation import Federation, Units
 from fedgrem.data.units import UnitsPlan
 from fedgrem.engines import inprocess
 from fedgrem.engines.inprocess import ENOUGH, InProcess
+from fedgrem.fit import starts
 from fedgrem.fit.conversation import Agreed, Ask
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import StartPlan
@@ -24,6 +25,15 @@ from tests.conformance.families import BY_NAME, FAMILIES, GAUSSIAN
 SIZES = (20, 120, 50, 9, 33)
 AGREED = Agreed(None, False)
 WHOLE = {"penalty": None, "fallback": True, "look": True, "standard_errors": True, "score": True}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_generations():
+    """Joint starts take one generation instead of five: the same messages, fewer of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starts, "GENERATIONS", 1)
+        patch.setattr(starts, "GENERATION", 3)
+        yield
 
 
 def start_request(n_sites):
