@@ -11,7 +11,7 @@ from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.data.federation import Federation, Site
 from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
-from fedgrem.fit import starts
+from fedgrem.fit import penalty, starts
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import StartPlan
 from fedgrem.kernels.scores import parameter_errors
@@ -35,11 +35,13 @@ families = pytest.mark.parametrize("case", FAMILIES, ids=repr)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_generations():
-    """Joint starts take one generation instead of five: the same messages, fewer of them."""
+def _short_fits():
+    """Joint starts of one generation, and paths of a few rounds: the same messages, fewer of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(starts, "GENERATIONS", 1)
         patch.setattr(starts, "GENERATION", 3)
+        patch.setattr(penalty, "ROUNDS", 3)
+        patch.setattr(penalty, "NOISE_ROUNDS", 2)
         yield
 
 

@@ -13,7 +13,7 @@ from fedgrem.data.federation import Federation, Units
 from fedgrem.data.units import UnitsPlan
 from fedgrem.engines import inprocess
 from fedgrem.engines.inprocess import ENOUGH, InProcess
-from fedgrem.fit import starts
+from fedgrem.fit import penalty, starts
 from fedgrem.fit.conversation import Agreed, Ask
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import StartPlan
@@ -28,11 +28,13 @@ WHOLE = {"penalty": None, "fallback": True, "look": True, "standard_errors": Tru
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_generations():
-    """Joint starts take one generation instead of five: the same messages, fewer of them."""
+def _short_fits():
+    """Joint starts of one generation, and paths of a few rounds: the same messages, fewer of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(starts, "GENERATIONS", 1)
         patch.setattr(starts, "GENERATION", 3)
+        patch.setattr(penalty, "ROUNDS", 3)
+        patch.setattr(penalty, "NOISE_ROUNDS", 2)
         yield
 
 
