@@ -5,7 +5,6 @@ and the components there may be further axes, one entry per fit: restarts, penal
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -127,9 +126,9 @@ class FitResult(NamedTuple):
     """(p,) or, with a response, (p + 1,): the units in which the fit ran; None if those of the rows."""
     scale: Array | None = None
     """The same."""
-    cost: Mapping[str, int] = MappingProxyType({})
+    cost: Mapping[str, int] = {}  # noqa: RUF012  # never written to; a read-only view could not be pickled
     """Exchanges and numbers sent, by purpose."""
-    path: Mapping[str, Array] = MappingProxyType({})
+    path: Mapping[str, Array] = {}  # noqa: RUF012
     """How the penalty was chosen: :meth:`fedgrem.fit.penalty.Choice.as_arrays`; empty if it was given."""
     look: dict[str, Array] | None = None
     """What the last look from the center found, by name, one entry per site; None if nobody was asked."""
