@@ -93,7 +93,7 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
     kit = folder / "study" / "kits" / "north"
     arguments = ["--data", folder / "north.csv", "--columns", "age,bmi", "--floor", 1000]
     assert run("site", "check", kit, *arguments) == 0
-    assert "Would NOT leave, A round" in capsys.readouterr().out
+    assert "Would NOT leave, Every round" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def assert_agree(result, weights, theta, accuracy=1e-8):
         (TGMM(), {}, numpy_rivals.tgmm),
         (TGMM(transfer=1.5), {"transfer": 1.5}, numpy_rivals.tgmm),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__name__", repr(value)),
 )
 @paper
 def test_it_agrees_with_a_plain_transcription_of_its_formulas(case, algorithm, options, formula):
