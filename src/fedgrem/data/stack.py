@@ -29,14 +29,14 @@ def scratch(name: str, shape: tuple[int, ...]) -> Array:
 
 
 def padded_size(n_rows: int) -> int:
-    """Rows that a site is padded to: the next of some fifteen sizes between a power of two and the next.
+    """Rows that a site is padded to: the next of sixteen sizes between a power of two and the next.
 
     Sites of one padded size are stacked. As it depends on the site alone, so does every sum over its rows, to the bit.
 
     Examples
     --------
     >>> [padded_size(n) for n in (3, 150, 200, 10_001)]
-    [8, 152, 208, 10240]
+    [8, 152, 200, 10240]
     """
     grain = max(8, 1 << max(0, n_rows.bit_length() - 5))
     return -(-n_rows // grain) * grain
