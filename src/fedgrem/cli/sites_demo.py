@@ -138,8 +138,7 @@ def running(study: Study, files: dict[str, Path]) -> Iterator[None]:
         wait_for_sites(study, list(study.sites), 60.0)
         yield
     finally:
-        for kit in (*kits, study.server):
-            stop(kit)
+        stop(*kits, study.server)
 
 
 def _fit_here(files: dict[str, Path], options: dict[str, Any]) -> Any:

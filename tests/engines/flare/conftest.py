@@ -42,5 +42,4 @@ def study(flare, tmp_path_factory):
         wait_for_sites(made, list(NAMES), 60.0)
         yield SimpleNamespace(study=made, folder=folder)
     finally:
-        for kit in (*(made.kit(name) for name in NAMES), made.server):
-            stop(kit)
+        stop(*(made.kit(name) for name in NAMES), made.server)

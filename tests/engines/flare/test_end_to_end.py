@@ -140,8 +140,7 @@ def test_a_site_without_a_right_certificate_does_not_get_in(taken_over):
         with session(place) as talk:
             assert [site.name for site in talk.connected()] == list(NAMES)
     finally:
-        stop(stranger)
-        stop(ghost)
+        stop(stranger, ghost)
 
 
 @pytest.fixture(scope="module")

@@ -67,19 +67,18 @@ def process_of(kit: Path) -> int | None:
     return pid if began is not None and _began(pid) == began else None
 
 
-def stop(kit: Path) -> bool:
-    """End what runs in a kit, with the workers it started; returns whether anything ran."""
-    pid = process_of(kit)
-    if pid is None:
-        return False
-    family = _family(pid)
+def stop(*kits: Path) -> bool:
+    """End what runs in these kits, all at once, with the workers it started; returns whether anything ran."""
+    pids = [process_of(kit) for kit in kits]
+    family = [process for pid in pids if pid is not None for process in _family(pid)]
     for wanted in (signal.SIGTERM, signal.SIGKILL):
         for process in family:
             _signal(process, wanted)
         if _wait(family):
             break
-    (kit / PID).unlink(missing_ok=True)
-    return True
+    for kit in kits:
+        (kit / PID).unlink(missing_ok=True)
+    return any(pid is not None for pid in pids)
 
 
 def workers_of(kit: Path) -> list[int]:
