@@ -11,7 +11,7 @@ from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
 from fedgrem.kernels.center import capped_rows, row_norm, shrink
-from fedgrem.kernels.log_ratio import from_log_ratio, to_log_ratio
+from fedgrem.kernels.log_ratio import from_log_ratio, shrink_weights, to_log_ratio
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
 LEAST_PART = 0.05
@@ -199,7 +199,7 @@ class FedGrEM(Options):
             if step < steps - 1:
                 within = self._threshold(n_rows, weights, toward.penalty[..., None]) * _bounded(step_scale)
                 if toward.weights is not None and toward.weights_penalty is not None and toward.weights_penalty.any():
-                    weights = _pooled(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
+                    weights = shrink_weights(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
                 away = row_norm(family.whiten(theta - toward.center, units))
                 theta = shrink(theta, toward.center, within, away)
         moved = Params(weights, theta, family.noise_step(sums, theta, noise))
@@ -379,13 +379,6 @@ def _following(central: Central, center: Array, common: Array | None) -> Params:
 def _of_sites(penalty: Array, pulled: Array) -> Array:
     """(K, ...) the penalty of each site: none where it is not to be pulled, were it infinite for the others."""
     return np.where(pulled.reshape(-1, *(1,) * penalty.ndim), penalty, 0.0)
-
-
-def _pooled(weights: Array, common: Array, penalty: Array, n_rows: Array) -> Array:
-    """Weights shrunk towards common ones by ``penalty / sqrt(rows)``, in log-ratio coordinates."""
-    about = to_log_ratio(weights, common, n_rows)
-    within = (penalty / np.sqrt(n_rows))[..., 0]
-    return from_log_ratio(shrink(about, np.zeros_like(about), within), common)
 
 
 def _bounded(step_scale: Array) -> Array:

@@ -6,6 +6,7 @@ rows has an error of about :math:`1/\sqrt n` in each (Aitchison's log-ratios, sc
 
 import numpy as np
 
+from fedgrem.kernels.center import shrink
 from fedgrem.types import Array
 
 LEAST_ROWS = 0.5
@@ -39,3 +40,10 @@ def from_log_ratio(coordinates: Array, common: Array) -> Array:
     logs = np.log(common) + coordinates / np.sqrt(common)
     raised = np.exp(logs - logs.max(axis=-1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
+
+
+def shrink_weights(weights: Array, common: Array, penalty: Array, n_rows: Array) -> Array:
+    """Weights shrunk towards common ones by ``penalty / sqrt(rows)``, in log-ratio coordinates."""
+    about = to_log_ratio(weights, common, n_rows)
+    within = (penalty / np.sqrt(n_rows))[..., 0]
+    return from_log_ratio(shrink(about, np.zeros_like(about), within), common)
