@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -147,7 +148,7 @@ class FedGMM(Options):
             _FULL.natural(np.ones((c, parts)), state.covariates.mean, _FULL.covariance.open(noise, width))
             * state.started[:, None, None]
         )
-        features = stack.derive("joint features", _joint_features(family))
+        features = stack.derive("joint features", partial(_joint_features, family))
         t1 = of_covariates.shape[-1]
         eta = np.zeros((c, parts, n_components, t1 + of_responses.shape[-1] - 1))
         eta[..., :t1] = of_covariates[:, :, None]
@@ -221,12 +222,10 @@ class FedGMM(Options):
         return average(theta, share), None if noise is None else family.average_noise(noise, share)
 
 
-def _joint_features(family: ExponentialFamily):  # type: ignore[no-untyped-def]
-    def make(stack: Stack) -> Array:
-        own = with_ones(np.concatenate([stack.rows, products(stack.rows)], axis=-1))
-        return np.concatenate([own, family.features(stack)[..., 1:]], axis=-1)
-
-    return make
+def _joint_features(family: ExponentialFamily, stack: Stack) -> Array:
+    """``(1, x, x x')`` and the family's own features behind them."""
+    own = with_ones(np.concatenate([stack.rows, products(stack.rows)], axis=-1))
+    return np.concatenate([own, family.features(stack)[..., 1:]], axis=-1)
 
 
 def _structured(family: Gaussian, covariance: Array, share: Array) -> Array:

@@ -1,6 +1,6 @@
 """The algorithms by name."""
 
-from typing import Any
+from typing import Any, cast
 
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.fedem import FedEM
@@ -23,13 +23,10 @@ def as_algorithm(given: Any) -> Algorithm:
     if isinstance(given, str):
         if given not in ALGORITHMS:
             raise InputError(f"algorithm must be one of {', '.join(map(repr, ALGORITHMS))}; got {given!r}.")
-        found: Algorithm = ALGORITHMS[given]()
-        return found
+        given = ALGORITHMS[given]()
     if not isinstance(given, tuple(ALGORITHMS.values())):
         raise InputTypeError(
             f"algorithm must be a name or an object such as FedGrEM(step_size=0.5), got {given!r} of type "
             f"{type(given).__name__}."
         )
-    algorithm: Any = given
-    found_as: Algorithm = algorithm
-    return found_as
+    return cast(Algorithm, given)

@@ -121,10 +121,6 @@ class Diagonal(LogScales):
         """``sum_i m_i (x_i - theta)^2``, from sums of squares and of rows."""
         return np.asarray(second - 2.0 * theta * sums + held[..., None] * theta * theta)
 
-    def of_rows(self, scatter: Array) -> Array:
-        """What this structure keeps of whole scatter matrices ``(..., p, p)``."""
-        return np.diagonal(scatter, axis1=-2, axis2=-1)
-
 
 @dataclass(frozen=True)
 class Spherical(Diagonal):
@@ -148,10 +144,6 @@ class Spherical(Diagonal):
         """Mean over the columns of squares about the means, ``(..., R, 1)``."""
         square = second - 2.0 * np.vecdot(theta, sums)[..., None]
         return np.asarray((square + (held * np.vecdot(theta, theta))[..., None]) / theta.shape[-1])
-
-    def of_rows(self, scatter: Array) -> Array:
-        """The mean of the diagonal."""
-        return np.asarray(np.diagonal(scatter, axis1=-2, axis2=-1).mean(axis=-1, keepdims=True))
 
     def _per_log(self, n_features: int) -> float:
         return sqrt(2.0 * n_features)
@@ -261,10 +253,6 @@ class Full(Cholesky):
         cross = theta[..., :, None] * sums[..., None, :]
         square = held[..., None, None] * theta[..., :, None] * theta[..., None, :]
         return np.asarray(symmetric(second) - cross - cross.swapaxes(-1, -2) + square)
-
-    def of_rows(self, scatter: Array) -> Array:
-        """All of it."""
-        return scatter
 
 
 @dataclass(frozen=True)
