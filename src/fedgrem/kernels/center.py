@@ -14,6 +14,8 @@ WEIGHT_CAP = 10.0
 """A site counts at the center for at most this many times the median site, whatever number of rows it reports."""
 FAR = 3.0
 """Times the usual distance from the center, from which on a site is trusted less; at twice that, not at all."""
+MOST_NEWTON = 32
+"""Dimensions up to which the center is sought by Newton's steps; beyond, reweighted means are cheaper."""
 EPS = float(np.finfo(float).eps)
 
 
@@ -25,7 +27,7 @@ class CenterSolution(NamedTuple):
     center: Array
     """(..., R, q)"""
     iterations: Array
-    """() reweighting steps taken."""
+    """() steps taken."""
     gap: Array
     """() largest gradient norm over components, divided by the total site weight: a length in units of theta."""
 
@@ -71,7 +73,7 @@ def shrink_to_center(
     For a given c the best :math:`\nu_k` is a group soft-threshold, and what is left is Huber's location problem
     :math:`\min_c \sum_k m_k H_{\tau_k}(\|\theta_k - c\|)`, whose reweighted means
     :math:`c = \sum u_k\theta_k / \sum u_k`, :math:`u_k = m_k\min(1, \tau_k/\|\theta_k - c\|)`, never increase the
-    objective. Started from the last center they need a handful of steps in the first rounds and one later.
+    objective. In few dimensions Newton's steps are tried first: with few sites they save nine of ten.
 
     Parameters
     ----------
@@ -88,31 +90,51 @@ def shrink_to_center(
     [1.0, 3.0]
     """
     n_sites, size = theta.shape[0], theta.shape[-1]
-    points = theta.reshape(n_sites, -1, size)
-    m, tau = (np.broadcast_to(a, theta.shape[:-1]).reshape(n_sites, -1) for a in (weight, threshold))
-    center, total = start.reshape(-1, size).copy(), m.sum(axis=0)
-    share = m / np.where(total > 0, total, 1.0)
+    # Problems first, each contiguous: what is found for one does not depend on its neighbours, to the bit.
+    points = np.ascontiguousarray(theta.reshape(n_sites, -1, size).swapaxes(0, 1))
+    m, tau = (np.broadcast_to(a, theta.shape[:-1]).reshape(n_sites, -1).T.copy() for a in (weight, threshold))
+    center, total = start.reshape(-1, size).copy(), m.sum(axis=1)
+    share = m / np.where(total > 0, total, 1.0)[:, None]
     # With every threshold 0 any center solves the problem; take the weighted mean, which is finite and smooth.
-    free = tau.max(axis=0) == 0
-    gap = np.zeros(len(center))
+    free = tau.max(axis=1) == 0
+    gap, mean = np.full(len(center), np.inf), center.copy()
+    leaped = np.zeros(len(center), dtype=bool)
     todo, iterations = np.flatnonzero(total > 0), 0  # where nobody has a say, the center stays
+    gap[total <= 0] = 0.0
     whole = len(todo) == len(center)
     while len(todo):
         t, limit, w, c, any_center = points, tau, share, center, free
         if not whole:
-            t, limit, w, c, any_center = points[:, todo], tau[:, todo], share[:, todo], center[todo], free[todo]
-        distance = row_norm(t - c)
-        bounded = np.where(any_center, distance, np.minimum(distance, limit))
+            t, limit, w, c, any_center = points[todo], tau[todo], share[todo], center[todo], free[todo]
+        away = t - c[:, None]
+        distance = row_norm(away)
+        bounded = np.where(any_center[:, None], distance, np.minimum(distance, limit))
         u = w * np.divide(bounded, distance, out=np.ones_like(distance), where=distance > 0)
-        mass = u.sum(axis=0)
-        new = (u.T[:, None, :] @ t.swapaxes(0, 1))[:, 0] / mass[:, None]
-        gap[todo] = row_norm(new - c) * mass
+        mass = u.sum(axis=1)
+        slope = (u[:, None] @ away)[:, 0]
+        length = row_norm(slope)
+        # A Newton step that did not bring the gradient down is taken back, for the reweighted mean before it.
+        astray = leaped[todo] & ~(length < gap[todo])
         # Judged by how hard the sites pull, each at most by its threshold: a far site cannot loosen the tolerance.
-        strength = (w * bounded).sum(axis=0)
-        wrong = gap[todo] > tol * strength + 4.0 * EPS * (row_norm(c) + strength)
+        strength = (w * bounded).sum(axis=1)
+        wrong = astray | ~(length <= tol * strength + 4.0 * EPS * (row_norm(c) + strength))
+        gap[todo] = np.where(astray, np.inf, length)
         if not wrong.any() or iterations >= max_iterations:
             break
         iterations += 1
+        plain = c + slope / mass[:, None]
+        new = plain
+        if size <= MOST_NEWTON:
+            tangent = away * np.sqrt(np.where(bounded < distance, u, 0.0))[..., None]
+            tangent /= np.where(distance > 0, distance, 1.0)[..., None]
+            curvature = tangent.swapaxes(1, 2) @ -tangent
+            place = np.arange(size)
+            curvature[:, place, place] += (1.0 + 1e-9) * mass[:, None]
+            new = c + np.linalg.solve(curvature, slope[..., None])[..., 0]
+            usable = np.isfinite(new).all(axis=-1) & ~astray
+            new = np.where(usable[:, None], new, np.where(astray[:, None], mean[todo], plain))
+            leaped[todo] = usable
+            mean[todo] = plain
         todo = todo[wrong]
         center[todo] = new[wrong]
         whole = whole and bool(wrong.all())
