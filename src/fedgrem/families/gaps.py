@@ -186,12 +186,10 @@ def information(stack: Stack, params: Params, gaps: Gaps) -> Array:
     every = patterns_of(stack)
     n_components = params.theta.shape[1]
 
-    def scores(place: slice, r: int) -> tuple[Array, None]:
-        found = []
-        for k, pattern in enumerate(every):
-            matrices = gaps.precision[k][0 if gaps.precision[k].shape[0] == 1 else r][pattern.of_row[place]]
-            found.append((matrices @ (stack.rows[k, place] - params.theta[k, r])[..., None])[..., 0])
-        return np.stack(found), None
+    def scores(k: int, rows: Array, r: int) -> tuple[Array, None]:
+        precision = gaps.precision[k]
+        matrices = precision[0 if precision.shape[0] == 1 else r][every[k].of_row[rows]]
+        return (matrices @ (stack.rows[k, rows] - params.theta[k, r])[..., None])[..., 0], None
 
     complete = []
     for k, pattern in enumerate(every):

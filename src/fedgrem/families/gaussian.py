@@ -175,15 +175,15 @@ class Gaussian(ExponentialFamily):
         posterior, _ = self.row_scores(stack, params)
         held = (posterior * stack.weight[:, None]).sum(axis=-1)
 
-        def scores(place: slice, r: int) -> tuple[Array, Array | None]:
-            away = stack.rows[:, place] - params.theta[:, r, None]
+        def scores(k: int, rows: Array, r: int) -> tuple[Array, Array | None]:
+            away = stack.rows[k, rows] - params.theta[k, r]
             if scale is None:
                 return away, None
-            one = Scale(*(leaf[:, [0 if self._tied else r]] for leaf in scale))
+            c = 0 if self._tied else r
+            one = Scale(*(leaf[k, [c]] for leaf in scale))
             white = self.covariance.whiten(away, one)
-            if white.ndim == 3 and one.white.ndim == 4:
-                return white @ one.white[:, 0], self.covariance.scores(white)
-            return white * one.white, self.covariance.scores(white)
+            back = white @ one.white[0] if one.white.ndim == 3 else white * one.white
+            return back, self.covariance.scores(white)
 
         if scale is None:
             return louis(stack, params, posterior, scores, held[..., None, None] * np.eye(n_features), None)

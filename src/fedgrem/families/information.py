@@ -20,6 +20,8 @@ from fedgrem.types import Array, Params
 LEAST_CURVED = 1e-3
 """Relative to what is known of parameters one by one: a site whose likelihood is flatter than this in some direction,
 or curved the wrong way, answers the empirical information instead."""
+LEAST_POSTERIOR = 1e-12
+"""Of a row, below which it is left out of what is said of a component."""
 MOST_NOISE = 400
 """Numbers of a noise that are profiled out; a larger one is taken as known, because its matrix would be too large."""
 
@@ -28,7 +30,7 @@ def louis(
     stack: Stack,
     params: Params,
     posterior: Array,
-    scores: Callable[[slice, int], tuple[Array, Array | None]],
+    scores: Callable[[int, Array, int], tuple[Array, Array | None]],
     complete: Array,
     complete_noise: Array | None,
 ) -> Array:
@@ -36,7 +38,7 @@ def louis(
 
     Parameters
     ----------
-    posterior : (c, R, n); scores : of a block of rows and a component, ``(c, m, q)`` and ``(c, m, s)`` or None.
+    posterior : (c, R, n); scores : of a site, m of its rows and a component, ``(m, q)`` and ``(m, s)`` or None.
     complete : (c, R, q, q), complete_noise : (c, C, s) the information if components were known, its diagonal for the
         noise.
     """
@@ -53,19 +55,25 @@ def louis(
         place.append(np.concatenate([[r], own, behind]))
 
     def one(block: Block) -> tuple[Array, Array, Array]:
-        root = np.sqrt(block.weight)[..., None]
-        mean, lost = np.zeros((c, root.shape[1], d)), np.zeros((c, d, d))
-        for r in range(n_components):
-            of_theta, of_noise = scores(block.place, r)
-            parts = [np.ones((*block.weight.shape, 1)), of_theta]
-            u = np.concatenate(parts + ([of_noise] if entries and of_noise is not None else []), axis=-1)
-            p = posterior[:, r, block.place, None]
-            mean[..., place[r]] += p * u
-            u *= np.sqrt(p) * root
-            square = u.swapaxes(-1, -2) @ u
-            lost[:, place[r][:, None], place[r]] += square
-        mean *= root
-        return mean.swapaxes(-1, -2) @ mean, lost, (mean * root).sum(axis=1)
+        shape = block.weight.shape
+        between, lost, slope = np.zeros((c, d, d)), np.zeros((c, d, d)), np.zeros((c, d))
+        for k in range(c):
+            mean = np.zeros((shape[1], d))
+            for r in range(n_components):
+                p = posterior[k, r, block.place]
+                # A row that is surely of other components says next to nothing of this one.
+                here = np.flatnonzero((p > LEAST_POSTERIOR) & (block.weight[k] > 0))
+                p = p[here, None]
+                of_theta, of_noise = scores(k, here + block.place.start, r)
+                parts = [np.ones_like(p), of_theta]
+                u = np.concatenate(parts + ([of_noise] if entries and of_noise is not None else []), axis=-1)
+                mean[here[:, None], place[r]] += p * u
+                u *= np.sqrt(p * block.weight[k, here, None])
+                lost[k, place[r][:, None], place[r]] += u.T @ u
+            slope[k] = block.weight[k] @ mean
+            mean *= np.sqrt(block.weight[k])[:, None]
+            between[k] = mean.T @ mean
+        return between, lost, slope
 
     between, lost, slope = stack.total(posterior.swapaxes(1, 2), one, max(10, d // 2))
     known = np.zeros((c, d, d))

@@ -78,7 +78,7 @@ class Poisson(KnownNoise, ExponentialFamily):
         rates = np.exp(params.theta)
         complete = (held[..., None] * rates)[..., None] * np.eye(rates.shape[-1])
 
-        def scores(place: slice, r: int) -> tuple[Array, None]:
-            return stack.rows[:, place] - rates[:, r, None], None
+        def scores(k: int, rows: Array, r: int) -> tuple[Array, None]:
+            return stack.rows[k, rows] - rates[k, r], None
 
         return louis(stack, params, posterior, scores, complete, None)

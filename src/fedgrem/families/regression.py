@@ -198,15 +198,15 @@ class LinearRegression(ExponentialFamily):
         moments = symmetric(mass @ products(stack.rows))
         shared = self.noise == "shared"
 
-        def scores(place: slice, r: int) -> tuple[Array, Array | None]:
+        def scores(k: int, rows: Array, r: int) -> tuple[Array, Array | None]:
             assert stack.target is not None
-            rows = stack.rows[:, place]
-            residual = stack.target[:, place] - (rows @ params.theta[:, r, :, None])[..., 0]
+            x = stack.rows[k, rows]
+            residual = stack.target[k, rows] - x @ params.theta[k, r]
             if scale is None:
-                return residual[..., None] * rows, None
-            inverse = np.exp(-scale[:, [0 if shared else r]])
+                return residual[:, None] * x, None
+            inverse = np.exp(-scale[k, 0 if shared else r])
             white = residual * inverse
-            return (white * inverse)[..., None] * rows, (white * white - 1.0)[..., None]
+            return (white * inverse)[:, None] * x, (white * white - 1.0)[:, None]
 
         if scale is None:
             return louis(stack, params, posterior, scores, moments, None)

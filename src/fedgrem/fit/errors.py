@@ -107,6 +107,7 @@ class _Site:
             kept = self._place(self.alive, weights=True)
             information[np.ix_(kept, kept)] = _sound(information[np.ix_(kept, kept)])
         self.information = information
+        self._inverse: Array | None = None
 
     def _place(self, components: Array, *, weights: bool) -> Array:
         """Where these components are, those that are gone left out, after the log weights if they are wanted."""
@@ -120,15 +121,17 @@ class _Site:
 
         ``limit`` (R, q) bounds what a row of a component may say of each parameter, whatever the site sent.
         """
-        own, common = self._place(~shared, weights=True), self._place(shared, weights=False)
-        largest = np.full(len(self.information), np.inf)
-        largest[len(self.weights) :] = (limit * (self.n_rows * self.weights)[:, None]).ravel()
-        said = np.diagonal(self.information)
-        cut = np.sqrt(np.where(said > largest, largest / np.where(said > 0, said, 1.0), 1.0))
-        matrix = self.information * cut[:, None] * cut
-        explained = _solve(matrix[np.ix_(own, own)], matrix[np.ix_(own, common)])
-        left = matrix[np.ix_(common, common)] - matrix[np.ix_(common, own)] @ explained
-        return left, common - len(self.weights)
+        kept, common = self._place(self.alive, weights=True), self._place(shared, weights=False)
+        if self._inverse is None:
+            largest = np.full(len(self.information), np.inf)
+            largest[len(self.weights) :] = (limit * (self.n_rows * self.weights)[:, None]).ravel()
+            said = np.diagonal(self.information)
+            cut = np.sqrt(np.where(said > largest, largest / np.where(said > 0, said, 1.0), 1.0))
+            matrix = (self.information * cut[:, None] * cut)[np.ix_(kept, kept)]
+            self._inverse = _solve(matrix, np.eye(len(kept)))
+        place = np.searchsorted(kept, common)
+        known = self._inverse[np.ix_(place, place)]
+        return _solve(known, np.eye(len(place))), common - len(self.weights)
 
     def covariances(self, own: Array, center: Array) -> tuple[Array, Array]:
         """Variances of the weights ``(R,)`` and covariances of every component ``(R, q, q)``."""
