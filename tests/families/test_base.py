@@ -14,6 +14,7 @@ from fedgrem.families.base import LEAST_SHARE, largest_eigenvalue_bound, posteri
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.registry import FAMILIES as REGISTERED
 from fedgrem.families.regression import LinearRegression
+from fedgrem.kernels.center import shrink
 from fedgrem.types import Params, Sums
 from tests.conformance.families import FAMILIES, GAUSSIAN, NOISY, PLAIN, POISSON, REGRESSION, unpadded
 
@@ -151,7 +152,7 @@ def test_the_gradient_of_q_agrees_with_finite_differences(case):
         above, below = (q_value(case, stack, theta + s, noise, mass) for s in (shift, -shift))
         columns.append((above - below) / (2.0 * width))
     slope = np.stack(columns, axis=1)
-    gradient, _ = case.family.gradient(sums_of(case, stack, mass), theta[None])
+    gradient = case.family.gradient(sums_of(case, stack, mass))(theta[None])
     expected = (case.covariances(noise) @ slope[..., None])[..., 0]  # it is in the metric of the noise
     np.testing.assert_allclose(gradient[0], expected, rtol=1e-6, atol=1e-5)
 
@@ -161,11 +162,11 @@ def test_the_curvature_bounds_that_of_q_and_not_by_much(case):
     stack, mass = case.stack(6, N), some_mass(6)
     theta, width = case.theta + 0.1, 1e-4
     sums = sums_of(case, stack, mass)
-    _, bound = case.family.gradient(sums, theta[None])
+    bound = case.family.curvature(sums, theta[None])
     bound = sums.held if bound is None else bound
     hessian = np.empty((2, 2, 2))
     for j, shift in enumerate(width * np.eye(2)):
-        above, below = (case.family.gradient(sums, theta[None] + s)[0][0] for s in (shift, -shift))
+        above, below = (case.family.gradient(sums)(theta[None] + s)[0] for s in (shift, -shift))
         hessian[:, j] = -(above - below) / (2.0 * width)
     largest = np.linalg.eigvalsh(0.5 * (hessian + hessian.swapaxes(1, 2)))[:, -1]
     assert np.all(bound[0] >= largest * (1 - 1e-6))
@@ -215,17 +216,36 @@ def test_ascent_never_lowers_q_whatever_the_scale_of_the_rows(case, factor):
 def test_a_step_is_step_size_times_scale_over_the_weight_of_this_e_step(case):
     stack, params = case.stack(8, N), case.params(8)
     sums = case.family.expect(stack, params)
-    gradient, _ = case.family.gradient(sums, params.theta)
+    gradient = case.family.gradient(sums)(params.theta)
     moved = case.family.ascend(stack, params, sums, 0.7)
     length = 0.7 * moved.step_scale / weights_of(sums)
     np.testing.assert_allclose(moved.theta, params.theta + length[..., None] * gradient / N, rtol=1e-12)
+
+
+def test_pulled_steps_on_one_q_reach_its_penalized_maximum():
+    stack, params = REGRESSION.stack(8, N), REGRESSION.params(8)
+    family, sums = REGRESSION.family, REGRESSION.family.expect(stack, params)
+    reached = []
+
+    def pull(theta, scale):
+        return shrink(theta, np.zeros(2), 0.1 * scale)
+
+    for steps in (1, 400):
+        many = type("Many", (LinearRegression,), {"steps_of_q": steps})(family.noise)
+        reached.append(pull(*many.ascend(stack, params, sums, 1.0, None, pull)))
+    one = family.ascend(stack, params, sums, 1.0)
+    np.testing.assert_allclose(reached[0], shrink(one.theta, np.zeros(2), 0.1 * one.step_scale), rtol=1e-12)
+    # There the gradient is what the penalty takes: tau times the rows held, along the way from the center.
+    held, theta = sums.held[..., None], reached[1]
+    expected = 0.1 * held * theta / np.linalg.norm(theta, axis=-1, keepdims=True)
+    np.testing.assert_allclose(family.gradient(sums)(theta), expected, rtol=1e-6)
 
 
 @everyone
 def test_a_rare_component_is_stepped_as_if_it_held_its_least_share(case):
     stack, mass = case.stack(9, N), np.stack([np.full(N, 1.0 - 1e-3), np.full(N, 1e-3)])
     sums, params, least = sums_of(case, stack, mass), case.params(), LEAST_SHARE / 2 * N
-    gradient, curvature = case.family.gradient(sums, params.theta)
+    gradient, curvature = case.family.gradient(sums)(params.theta), case.family.curvature(sums, params.theta)
     length = least if curvature is None else max(curvature[0, 1], least)
     expected = params.theta[0, 1] + gradient[0, 1] / length
     moved = case.family.ascend(stack, params, sums, 1.0)
@@ -237,7 +257,7 @@ def test_a_rare_component_is_stepped_as_if_it_held_its_least_share(case):
 def test_first_weights_give_the_papers_step_without_a_floor_whatever_the_curvature(case, rare):
     stack, params, first = case.stack(10, N), case.params(), np.array([[rare, 1.0 - rare]])
     sums = case.family.expect(stack, params)
-    gradient, _ = case.family.gradient(sums, params.theta)
+    gradient = case.family.gradient(sums)(params.theta)
     moved = case.family.ascend(stack, params, sums, 0.7, first)
     np.testing.assert_allclose(moved.theta, params.theta + (0.7 / first)[..., None] * gradient / N, rtol=1e-12)
     np.testing.assert_array_equal(moved.step_scale, 1.0)
@@ -259,7 +279,7 @@ def test_the_gradient_vanishes_at_the_exact_step(case):
     stack, params = case.stack(12, 40), case.params()
     sums = family.expect(stack, params)
     best = family.maximize(stack, params, sums)
-    gradient, _ = family.gradient(sums, best)
+    gradient = family.gradient(sums)(best)
     np.testing.assert_allclose(gradient, 0.0, atol=1e-9)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from fedgrem import FederatedGaussianMixture
+from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.algorithms.base import Pull
 from fedgrem.algorithms.center_rules import Huber, Redescending
 from fedgrem.algorithms.fedgrem import FedGrEM
@@ -203,9 +203,19 @@ def test_sites_begin_where_a_strong_pull_led_them_unless_their_held_out_rows_obj
 
 def test_regressions_take_more_steps_on_the_path_than_means_whatever_the_fit_takes():
     algorithm = FedGrEM(local_steps=1)
-    steps = [for_path(algorithm, family.path_steps).local_steps for family in (Gaussian(), LinearRegression())]
+    families = Gaussian(), LinearRegression()
+    steps = [for_path(algorithm, family.path_steps).local_steps * family.steps_of_q for family in families]
     assert steps[1] >= 2 * steps[0] > 2
     assert for_path(algorithm, 10) == replace(algorithm, local_steps=10, memory=5)
+
+
+def test_only_a_noise_of_many_numbers_has_a_penalty_of_its_own():
+    few = simulate("mor", n_sites=4, n_rows=60)
+    one = FederatedRegressionMixture(2, random_state=0).fit(few.rows, few.targets)
+    many = FederatedGaussianMixture(2, random_state=0).fit(simulate("gmm", n_sites=4, n_rows=60).rows)
+    assert len(one.penalty_path_["noise_penalties"]) == 0
+    assert one.noise_penalty_ == one.penalty_
+    assert len(many.penalty_path_["noise_penalties"]) > 2
 
 
 def central_step(algorithm, theta, penalty, n_rows, weights=None, center=None):

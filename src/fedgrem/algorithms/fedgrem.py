@@ -87,7 +87,8 @@ class FedGrEM(Options):
     Four things differ from the paper unless :meth:`paper` is asked for. The :math:`n_k` above are
     :math:`n_k R w_{kr}`, the rows that the component holds at the site, so that a rare component, known badly, is
     pulled more and counts less. The center rule gives no say to sites that are far off. A site takes several steps a
-    round, each followed by the shrinkage towards the center it was sent, the last one's being left to the center. And
+    round (and, in families that say so, several on the sums of one E-step), each followed by the shrinkage towards the
+    center it was sent, the last one's being left to the center. And
     the center extrapolates its own path (Anderson acceleration), taking along every component that sits on it; where
     its residual grows instead, it goes back and forgets the path. The last two save rounds, that is messages, and do
     not move the fixed point.
@@ -195,13 +196,18 @@ class FedGrEM(Options):
             params = Params(weights, theta, noise)
             sums = family.expect(here, params, scale, scored=step == steps - 1)
             weights = weights_of(sums)
-            theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights)
+            within = self._threshold(n_rows, weights, toward.penalty[..., None])
+
+            def pull(theta: Array, step_scale: Array, within: Array = within) -> Array:
+                away = row_norm(family.whiten(theta - toward.center, units))
+                return shrink(theta, toward.center, within * _bounded(step_scale), away)
+
+            several = pull if steps > 1 else None
+            theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights, several)
             if step < steps - 1:
-                within = self._threshold(n_rows, weights, toward.penalty[..., None]) * _bounded(step_scale)
                 if toward.weights is not None and toward.weights_penalty is not None and toward.weights_penalty.any():
                     weights = shrink_weights(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
-                away = row_norm(family.whiten(theta - toward.center, units))
-                theta = shrink(theta, toward.center, within, away)
+                theta = pull(theta, step_scale)
         moved = Params(weights, theta, family.noise_step(sums, theta, noise))
         return Upload(moved, step_scale, stack.n_rows, sums.log_likelihood)
 

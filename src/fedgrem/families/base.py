@@ -10,7 +10,8 @@ the sums do not say, a family says: its features, its natural parameters e, and 
 Parameters are ``(c, ..., R, q)`` for the c sites of a stack, axes in between being fits side by side.
 """
 
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -26,8 +27,12 @@ on a handful of rows.
 LEAST_WEIGHT = 1e-300
 
 
+Pulled: TypeAlias = Callable[[Array, Array], Array]
+"""A function of theta and the scale of the step that led there: theta shrunk towards the center."""
+
+
 class Ascent(NamedTuple):
-    """One gradient step on Q."""
+    """A gradient step on Q."""
 
     theta: Array
     """(..., R, q)"""
@@ -64,9 +69,15 @@ class Family(Protocol):
         ...
 
     def ascend(
-        self, stack: Stack, params: Params, sums: Sums, step_size: float, first_weights: Array | None = None
+        self,
+        stack: Stack,
+        params: Params,
+        sums: Sums,
+        step_size: float,
+        first_weights: Array | None = None,
+        pull: Pulled | None = None,
     ) -> Ascent:
-        """One gradient step on Q; with ``first_weights`` the paper's."""
+        """One gradient step on Q; with ``first_weights`` the paper's, with ``pull`` several, pulled in between."""
         ...
 
     def maximize(self, stack: Stack, params: Params, sums: Sums) -> Array:
@@ -162,6 +173,8 @@ class ExponentialFamily:
     """The steps of every family with features. Subclasses say what these are and what follows from their sums."""
 
     name: ClassVar[str]
+    steps_of_q: ClassVar[int] = 1
+    """Gradient steps that one E-step is worth: more where Q is curved by direction, since they cost next to nothing."""
 
     # -- what subclasses say
 
@@ -185,9 +198,13 @@ class ExponentialFamily:
         """That part of every row, ``(c, ..., n)``, or something to be broadcast to it."""
         raise NotImplementedError
 
-    def gradient(self, sums: Sums, theta: Array) -> tuple[Array, Array | None]:
-        """Of Q in theta, in the metric of the noise, and a bound on its curvature; None where that is the rows held."""
+    def gradient(self, sums: Sums) -> Callable[[Array], Array]:
+        """Of Q as a function of theta, in the metric of the noise."""
         raise NotImplementedError
+
+    def curvature(self, sums: Sums, theta: Array) -> Array | None:
+        """A bound on the curvature of Q; None where that is the rows held."""
+        return None
 
     def solve(self, sums: Sums, theta: Array) -> Array:
         """The maximizer of Q in theta."""
@@ -272,7 +289,13 @@ class ExponentialFamily:
     # -- the M-step
 
     def ascend(
-        self, stack: Stack, params: Params, sums: Sums, step_size: float, first_weights: Array | None = None
+        self,
+        stack: Stack,
+        params: Params,
+        sums: Sums,
+        step_size: float,
+        first_weights: Array | None = None,
+        pull: Pulled | None = None,
     ) -> Ascent:
         r"""One gradient ascent step on Q: the gradient M-step of every family.
 
@@ -280,19 +303,23 @@ class ExponentialFamily:
         the mean posterior of this E-step, at least a fifth of an even share, and
         :math:`s_r = \min(1, w_r / \text{curvature})` keeps the step stable when rows are on another scale than the
         paper's. For unit Gaussians s = 1. With ``first_weights`` the step is the paper's, :math:`C_\eta / w_r^{[0]}`.
+        With ``pull`` there are ``steps_of_q`` steps on the same Q, each but the last pulled.
         """
-        held = sums.held
-        gradient, curvature = self.gradient(sums, params.theta)
+        held, theta = sums.held, params.theta
+        gradient = self.gradient(sums)
         if first_weights is not None:
             # A component of weight 0 at the start has no gradient either, but for rounding: it stays.
             first = first_weights * held.sum(axis=-1, keepdims=True)
             step = np.divide(step_size, first, out=np.zeros_like(first), where=first_weights > 0)
-            return Ascent(params.theta + step[..., None] * gradient, np.ones_like(held))
+            return Ascent(theta + step[..., None] * gradient(theta), np.ones_like(held))
+        curvature = self.curvature(sums, theta)
         held = np.maximum(held, LEAST_SHARE / held.shape[-1] * held.sum(axis=-1, keepdims=True))
         length = held if curvature is None else np.maximum(curvature, held)
-        gradient *= (step_size / length)[..., None]
-        gradient += params.theta
-        return Ascent(gradient, np.ones_like(held) if curvature is None else held / length)
+        step, scale = (step_size / length)[..., None], np.ones_like(held) if curvature is None else held / length
+        if pull is not None:
+            for _ in range(self.steps_of_q - 1):
+                theta = pull(theta + step * gradient(theta), scale)
+        return Ascent(theta + step * gradient(theta), scale)
 
     def maximize(self, stack: Stack, params: Params, sums: Sums) -> Array:
         """The maximizer of Q in theta."""

@@ -1,5 +1,6 @@
 """Gaussian components: with known identity covariance, the paper's Example 1, or with an estimated one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import log, pi
 from typing import Any, ClassVar
@@ -123,10 +124,10 @@ class Gaussian(ExponentialFamily):
 
     # -- the M-step
 
-    def gradient(self, sums: Sums, theta: Array) -> tuple[Array, Array | None]:
+    def gradient(self, sums: Sums) -> Callable[[Array], Array]:
         """In the metric of the noise; Q is quadratic with curvature equal to the rows held."""
-        rows = sums.features[..., 1 : 1 + theta.shape[-1]]
-        return rows - sums.held[..., None] * theta, None
+        held = sums.held[..., None]
+        return lambda theta: np.asarray(sums.features[..., 1 : 1 + theta.shape[-1]] - held * theta)
 
     def solve(self, sums: Sums, theta: Array) -> Array:
         """Weighted means; a component that holds nothing stays where it is."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedgrem.data.stack import Stack
 from fedgrem.errors import MissingExtraError
-from fedgrem.families.base import LEAST_SHARE, Ascent, KnownNoise
+from fedgrem.families.base import LEAST_SHARE, Ascent, KnownNoise, Pulled
 from fedgrem.families.seeding import draw_rows
 from fedgrem.types import Array, Params, Sums
 
@@ -152,7 +152,13 @@ class OwnDensity(KnownNoise):
         return Sums(features, np.zeros((*lead, 0)), value)
 
     def ascend(
-        self, stack: Stack, params: Params, sums: Sums, step_size: float, first_weights: Array | None = None
+        self,
+        stack: Stack,
+        params: Params,
+        sums: Sums,
+        step_size: float,
+        first_weights: Array | None = None,
+        pull: Pulled | None = None,
     ) -> Ascent:
         """One gradient step on Q, halved until it raises Q by a quarter of what the gradient promises."""
         return self._ascend(stack, params, params.theta, sums, step_size, first_weights)

@@ -1,5 +1,6 @@
 """Counts: components of independent Poisson columns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -51,12 +52,13 @@ class Poisson(KnownNoise, ExponentialFamily):
         own = -gammaln(1.0 + stack.rows).sum(axis=-1)
         return np.asarray(own.reshape(len(stack), *(1,) * (len(lead) - 1), -1))
 
-    def gradient(self, sums: Sums, theta: Array) -> tuple[Array, Array | None]:
-        """Counts less rates; the curvature is at most that at whichever of theta and the M-step is larger."""
-        rates = np.exp(theta)
-        held = sums.held[..., None]
-        curvature = np.maximum(held * rates, sums.features[..., 1:]).max(axis=-1)
-        return sums.features[..., 1:] - held * rates, curvature
+    def gradient(self, sums: Sums) -> Callable[[Array], Array]:
+        """Counts less rates."""
+        return lambda theta: np.asarray(sums.features[..., 1:] - sums.held[..., None] * np.exp(theta))
+
+    def curvature(self, sums: Sums, theta: Array) -> Array:
+        """At most that at whichever of theta and the M-step is larger."""
+        return np.asarray(np.maximum(sums.held[..., None] * np.exp(theta), sums.features[..., 1:]).max(axis=-1))
 
     def solve(self, sums: Sums, theta: Array) -> Array:
         """Logs of mean counts; a component that holds nothing stays where it is."""

@@ -1,5 +1,6 @@
 """Linear-regression components: with known unit noise, the paper's Example 2, or with an estimated one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, pi
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -11,7 +12,7 @@ from fedgrem.families.base import ExponentialFamily, largest_eigenvalue_bound, l
 from fedgrem.families.covariance import LEAST_MASS, MOST, Diagonal
 from fedgrem.families.information import louis
 from fedgrem.families.seeding import draw_rows
-from fedgrem.kernels.triangle import lower, products, symmetric
+from fedgrem.kernels.triangle import lower, matrix_size, products, symmetric
 from fedgrem.types import Array, Params, Sums
 
 Noise: TypeAlias = Literal["unit", "shared", "component"]
@@ -40,7 +41,8 @@ class LinearRegression(ExponentialFamily):
     name: ClassVar[str] = "regression"
     has_target: ClassVar[bool] = True
     joint_starts: ClassVar[int] = 12
-    path_steps: ClassVar[int] = 30
+    path_steps: ClassVar[int] = 6
+    steps_of_q: ClassVar[int] = 5
     noise: Noise = "unit"
     ridge: float = 1e-6
     reg_covar: float = 1e-6
@@ -80,11 +82,11 @@ class LinearRegression(ExponentialFamily):
 
     def natural(self, weights: Array, theta: Array, scale: Array | None) -> Array:
         """``log w - log sigma, -theta theta' / 2, theta, -1/2``, the last three over the variance."""
-        i, j, diagonal = lower(theta.shape[-1])
+        i, _, diagonal = lower(theta.shape[-1])
         last = 1 + len(i) + theta.shape[-1]
         eta = np.empty((*theta.shape[:-1], last if self._common else 1 + last))
         eta[..., 0] = log_weights(weights)
-        np.multiply(theta[..., i] * theta[..., j], np.where(diagonal, -0.5, -1.0), out=eta[..., 1 : 1 + len(i)])
+        np.multiply(products(theta), np.where(diagonal, -0.5, -1.0), out=eta[..., 1 : 1 + len(i)])
         eta[..., 1 + len(i) : last] = theta
         eta[..., last:] = -0.5
         if scale is not None:
@@ -114,27 +116,32 @@ class LinearRegression(ExponentialFamily):
         precision = np.exp(-2.0 * scale)
         return square * (precision[..., 0] if square.ndim < precision.ndim else precision)
 
-    def _parts(self, sums: Sums, n_features: int) -> tuple[Array, Array, Array]:
+    def _parts(self, sums: Sums) -> tuple[Array, Array, Array]:
         """Weighted ``x x'`` (..., R, p, p), ``x y`` (..., R, p) and ``y^2`` (..., R), or (..., 1) of all components."""
+        n_features = matrix_size(sums.features.shape[-1] - (not self._common)) - 1
         last = 1 + n_features * (n_features + 1) // 2
         squares = sums.rest if self._common else sums.features[..., -1]
         return symmetric(sums.features[..., 1:last]), sums.features[..., last : last + n_features], squares
 
     # -- the M-step
 
-    def gradient(self, sums: Sums, theta: Array) -> tuple[Array, Array | None]:
-        """In units of the noise, and the largest eigenvalue (bounded) of the covariates' second moments."""
-        gram, cross, _ = self._parts(sums, theta.shape[-1])
-        return cross - (gram @ theta[..., None])[..., 0], largest_eigenvalue_bound(gram)
+    def gradient(self, sums: Sums) -> Callable[[Array], Array]:
+        """In units of the noise."""
+        gram, cross, _ = self._parts(sums)
+        return lambda theta: np.asarray(cross - (gram @ theta[..., None])[..., 0])
+
+    def curvature(self, sums: Sums, theta: Array) -> Array:
+        """The largest eigenvalue (bounded) of the covariates' second moments."""
+        return largest_eigenvalue_bound(self._parts(sums)[0])
 
     def solve(self, sums: Sums, theta: Array) -> Array:
         """Weighted least squares, with a ridge that only matters when a component holds too few rows."""
-        gram, cross, _ = self._parts(sums, theta.shape[-1])
+        gram, cross, _ = self._parts(sums)
         return _least_squares(gram, cross, self.ridge)
 
     def solve_noisy(self, sums: Sums, theta: Array) -> Array:
         """The same from sums that carry noise and may belong to no rows: where nothing is known, coefficients are 0."""
-        gram, cross, _ = self._parts(sums, theta.shape[-1])
+        gram, cross, _ = self._parts(sums)
         values, axes = np.linalg.eigh(gram)
         mean_square = values.sum(axis=-1) / theta.shape[-1]
         lift = np.where(mean_square > 0, self.ridge * mean_square, 1.0)[..., None]
@@ -146,7 +153,7 @@ class LinearRegression(ExponentialFamily):
         """Mean squared residuals; a component that holds next to nothing has the noise of all."""
         if self.noise == "unit":
             return None
-        gram, cross, squares = self._parts(sums, theta.shape[-1])
+        gram, cross, squares = self._parts(sums)
         explained = 2.0 * np.vecdot(theta, cross) - np.vecdot(theta, (gram @ theta[..., None])[..., 0])
         squares = squares - (explained.sum(axis=-1, keepdims=True) if self._common else explained)
         return self._from_squares(np.maximum(squares, 0.0), np.maximum(sums.held, 0.0), theta.shape[-1])
@@ -170,7 +177,7 @@ class LinearRegression(ExponentialFamily):
         found = []
         for own, place in zip(features, places, strict=True):
             sums = Sums(own[place].sum(axis=-2), np.zeros(0), np.zeros(0))
-            gram, cross, _ = self._parts(sums, n_features)
+            gram, cross, _ = self._parts(sums)
             found.append(_least_squares(gram, cross, START_RIDGE))
         return np.stack(found)
 

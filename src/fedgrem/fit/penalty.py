@@ -118,16 +118,17 @@ def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]
     joint starts), where a strong pull has taken a site, if that serves it better than fitting alone. Alone, each is in
     an optimum of its own; from there even the right pull may not bring it back.
 
-    Where the noise is estimated and its penalty not given, that is chosen first, on a path of its own: far more numbers
-    are shrunk there than in a component's mean, and what is good for one is not good for the other. With a given
-    penalty, the path only tells what the sites gain by it, and they begin at their starts.
+    Where the noise is estimated and its penalty not given, that is chosen first, on a path of its own, if it has as
+    many numbers as a component: what is good for few is not good for many. A single variance has the components'
+    penalty. With a given penalty, the path only tells what the sites gain by it, and they begin at their starts.
     """
     params = starts.params
     given = spec.penalty
     penalties = PENALTIES if given is None else (0.0, float(given))
     fixed = getattr(spec.algorithm, "noise_penalty", None)
     noise, said = (np.zeros(0), np.zeros(0), np.zeros(0)), 0
-    if params.noise is not None and fixed is None and given is None:
+    large = params.noise is not None and params.noise.shape[-1] >= params.theta.shape[-1]
+    if large and fixed is None and given is None:
         others = (0.0, *(MEANWHILE,) * (len(NOISE_PENALTIES) - 1))
         trip = yield from walk(spec, starts, others, NOISE_PENALTIES, NOISE_ROUNDS, 0)
         place, noise_gain, noise_error = pick(trip.gain, NOISE_PENALTIES)

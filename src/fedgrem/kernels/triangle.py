@@ -14,6 +14,15 @@ def lower(size: int) -> tuple[Array, Array, Array]:
     return rows, columns, rows == columns
 
 
+@lru_cache
+def _places(size: int) -> Array:
+    """Where in a lower triangle every entry of a symmetric matrix is, ``(p, p)``."""
+    i, j, _ = lower(size)
+    places = np.empty((size, size), dtype=int)
+    places[i, j] = places[j, i] = np.arange(len(i))
+    return places
+
+
 def matrix_size(entries: int) -> int:
     """How large a matrix is whose lower triangle has so many entries.
 
@@ -28,7 +37,7 @@ def matrix_size(entries: int) -> int:
 def products(rows: Array) -> Array:
     """Products of two columns, ``(..., p) -> (..., p (p + 1) / 2)``, lower triangle."""
     i, j, _ = lower(rows.shape[-1])
-    return np.asarray(rows[..., i] * rows[..., j])
+    return np.asarray(np.take(rows, i, axis=-1) * np.take(rows, j, axis=-1))
 
 
 def symmetric(packed: Array) -> Array:
@@ -39,11 +48,7 @@ def symmetric(packed: Array) -> Array:
     >>> symmetric(np.array([1.0, 2.0, 3.0])).tolist()
     [[1.0, 2.0], [2.0, 3.0]]
     """
-    size = matrix_size(packed.shape[-1])
-    i, j, _ = lower(size)
-    full = np.empty((*packed.shape[:-1], size, size))
-    full[..., i, j] = full[..., j, i] = packed
-    return full
+    return np.take(packed, _places(matrix_size(packed.shape[-1])), axis=-1)
 
 
 def safe_cholesky(matrix: Array) -> Array:
