@@ -185,4 +185,6 @@ def named_arrays(message: Any, name: str = "") -> list[tuple[str, Any]]:
 
 def count_numbers(message: Any) -> int:
     """How many numbers a message holds."""
-    return int(sum(np.size(array) for _, array in named_arrays(message)))
+    if isinstance(message, tuple):
+        return sum(count_numbers(part) for part in message)
+    return 0 if message is None else int(np.size(message))

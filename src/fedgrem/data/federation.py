@@ -155,7 +155,8 @@ def stack_sites(sites: Sequence[Site], *, gaps: bool) -> Stack:
     Padding repeats a real row: a user's density may be infinite at a made-up one, and 0 * inf is not 0.
     """
     size = max(padded_size(len(site.rows)) for site in sites)
-    rows = np.empty((len(sites), size, sites[0].rows.shape[1]))
+    # Beside a column of ones, so that the features (1, x) of many sites need no copy.
+    rows = np.ones((len(sites), size, 1 + sites[0].rows.shape[1]))[:, :, 1:]
     weight = np.zeros((len(sites), size))
     target = None if sites[0].target is None else np.zeros((len(sites), size))
     observed = np.ones(rows.shape, dtype=bool) if gaps else None

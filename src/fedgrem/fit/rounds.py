@@ -7,7 +7,7 @@ import numpy as np
 from fedgrem.families.base import Family
 from fedgrem.fit.conversation import Ask, Phase, Progress
 from fedgrem.fit.spec import FitSpec
-from fedgrem.kernels.center import row_norm
+from fedgrem.kernels.center import median, row_norm
 from fedgrem.types import Array, Central, Influence, Params, Upload
 
 SETTLED_ERRORS = 0.003
@@ -69,7 +69,7 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
         records.append(last)
         center_in_errors = _center_in_errors(family, central, after)
         central = after
-        movement = float(np.median(last.movement))
+        movement = float(median(last.movement))
         settled = (last.movement < spec.tol) | (last.movement_in_errors < errors)
         center_settled = bool(last.center_movement < spec.tol or center_in_errors < errors)
         moving = int((~settled).sum())
@@ -153,7 +153,7 @@ def _center_in_errors(family: Family, before: Central, after: Central) -> float:
     """Movement of the center in units of about its standard errors."""
     held, _, common = _shared_rows(after)
     length = row_norm(family.to_noise(after.center - before.center, after.noise))
-    return float(np.max(length * np.sqrt(np.maximum(common, np.median(held, axis=0)))))
+    return float(np.max(length * np.sqrt(np.maximum(common, median(held)))))
 
 
 def distances(family: Family, central: Central) -> Array:
