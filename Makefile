@@ -7,7 +7,9 @@ PYTHON ?= python3
 
 # Tests of one file share what they have fitted and compiled; tests/conftest.py says which files come first.
 BY_FILE := -n auto --dist loadfile --no-loadscope-reorder
-# Modules are compiled when they are first imported: most never are.
+# Modules are compiled when they are first imported: most never are. What was compiled is kept, whatever the environment
+# says: a run of the tests starts many processes, and each would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile -qq
 
 help: ## List the targets
