@@ -18,7 +18,7 @@ help: ## List the targets
 demo: .venv/installed ## Fit simulated sites and show what federating them gains
 	@.venv/bin/fedgrem demo
 
-test: .venv/installed ## Run the tests, doctests included
+test: .venv/compiled ## Run the tests, doctests included
 	@.venv/bin/python -m pytest $(BY_FILE)
 
 check: .venv/installed ## Check style, format, types and import rules
@@ -49,6 +49,12 @@ clean: ## Remove the environments and every cache
 .venv/installed: pyproject.toml constraints.txt
 	$(call require_python,>=)
 	$(call install,.venv,-c constraints.txt,dev)
+	@touch $@
+
+# What the tests import, compiled once, beside the checks, before several workers would each do it. What is wrong with
+# a test is told by the run itself.
+.venv/compiled: .venv/installed
+	@.venv/bin/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
 	@touch $@
 
 .venv-lowest/installed: pyproject.toml constraints-lowest.txt
