@@ -77,6 +77,8 @@ class Central(NamedTuple):
     """(C, s) the common noise, in whose units distances from the center are measured; None if it is known."""
     extra: Any = ()
     """An algorithm's own NamedTuple of arrays."""
+    weights: Array | None = None
+    """(R,) the common weights; None unless weights may be shrunk to them."""
 
 
 class Influence(NamedTuple):

@@ -42,6 +42,8 @@ class Family(Protocol):
     """In the registry; also how a :class:`~fedgrem.fit.spec.FitSpec` names it."""
     has_target: ClassVar[bool]
     """Whether the family explains a response."""
+    exponential: ClassVar[bool]
+    """Whether components are an exponential family: sums of features are all a step needs, and tell standard errors."""
     joint_starts: ClassVar[int]
     """Joint starts that sites improve together before round 1; 0 where a site's own rows suffice."""
     path_steps: ClassVar[int]
@@ -162,6 +164,7 @@ class ExponentialFamily:
     """The steps of every family with features. Subclasses say what these are and what follows from their sums."""
 
     name: ClassVar[str]
+    exponential: ClassVar[bool] = True
 
     # -- what subclasses say
 

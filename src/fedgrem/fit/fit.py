@@ -28,11 +28,11 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     n_sites = len(names)
     starts = yield from find_starts(spec, names)
     traits, params, path = spec.algorithm.traits, starts.params, {}
-    noise_penalty = getattr(spec.algorithm, "noise_penalty", None)
+    noise_penalty = spec.algorithm.noise_penalty
     penalty = spec.start_penalty
     pulled = everyone(n_sites)
     # Where nothing is compared, weights are pooled only if that is asked for.
-    weights_penalty = penalty if getattr(spec.algorithm, "pool_weights", False) is True else 0.0
+    weights_penalty = penalty if spec.algorithm.pool_weights is True else 0.0
     compared = spec.penalty is None or (spec.fallback and spec.penalty > 0)
     if traits.pulls and compared and n_sites > 1:
         choice, params = yield from choose_penalty(spec, starts)
