@@ -144,6 +144,10 @@ class FitResult(NamedTuple):
     """(K, R, q, q) of the parameters of each component, NaN where nothing can be said."""
     center_covariance: Array | None = None
     """(R, q, q)"""
+    seen: Array | None = None
+    """(K, p) row weight of the cells that are there, by column, the response last."""
+    common_weights: Array | None = None
+    """(R,) that weights are shrunk to; None where they are each site's own."""
 
 
 def pick(params: Params, index: Any) -> Params:

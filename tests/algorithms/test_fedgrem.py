@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from fedgrem.algorithms.base import Pull
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, Huber, Redescending
-from fedgrem.algorithms.fedgrem import FAST_ROUNDS, LEAST_STEP_SCALE, FedGrEM
+from fedgrem.algorithms.fedgrem import LONG_ROUNDS, LEAST_STEP_SCALE, FedGrEM
 from fedgrem.algorithms.registry import ALGORITHMS, as_algorithm
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import simulate
@@ -221,7 +221,7 @@ def paper(request):
     spec = FitSpec(family, FedGrEM(), 5, 2.0, fallback=False, seed=2, look=False, standard_errors=False, tol=1e-9,
                    max_rounds=1500)  # fmt: skip
     engine = InProcess(data, spec)
-    agreed, _ = converse(common_units(spec, data.names), engine)
+    (agreed, _), _ = converse(common_units(spec, data.names), engine)
     starts, _ = converse(with_agreement(find_starts(spec, data.names), agreed), engine)
     return made, data, replace(spec, given=starts.params, start=StartPlan(alignment="none"))
 
@@ -251,7 +251,7 @@ def test_what_has_not_settled_in_the_fast_rounds_goes_on_plainly():
     data, (weights, theta) = GAUSSIAN.federation(1, SIZES), GAUSSIAN.near(1, 3)
     fast, plain = FedGrEM(pool_weights=False), FedGrEM(local_steps=1, memory=0, pool_weights=False)
     central = begun(fast, theta, SIZES, weights=weights)
-    late = central._replace(extra=central.extra._replace(played=np.asarray(FAST_ROUNDS)))
+    late = central._replace(extra=central.extra._replace(played=np.asarray(LONG_ROUNDS)))
     assert fast.broadcast(FAMILY, central).extra.steps.tolist() == [10] * 3
     assert fast.broadcast(FAMILY, late).extra.steps.tolist() == [1] * 3
     after = []

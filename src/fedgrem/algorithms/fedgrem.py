@@ -29,9 +29,10 @@ LEAST_PART = 0.05
 """A component of less than this, relative to an equal share of the rows, is taken to hold this."""
 LEAST_STEP_SCALE = 0.02
 """A reported step scale below this is taken as this, so that no site can make itself arbitrarily heavy."""
-FAST_ROUNDS = 150
-"""Rounds in which sites may take several steps and the center may extrapolate; what has not settled by then, because
-it oscillates, goes on by the plain rounds of the paper."""
+FAST_ROUNDS, LONG_ROUNDS = 150, 450
+"""Rounds in which the center may extrapolate, and in which sites may take several steps: what has not settled by the
+first, because it oscillates, goes on without; what has not by the second, by the plain rounds of the paper. What only
+creeps, as superfluous components do along flat likelihoods, would take ten times the rounds by plain ones."""
 FIRST_PENALTY = 1.0
 """lambda before round 1."""
 GROWTH = 1.25
@@ -177,9 +178,9 @@ class FedGrEM(Options):
         least = LEAST_BATCH * central.params.weights.shape[-1] / float(np.median(central.n_rows))
         return float(min(1.0, max(self.batch * GROWTH ** int(central.extra.played), least)))
 
-    def _is_fast(self, state: State) -> bool:
-        """Whether sites still take several steps a round."""
-        return bool(state.played * self.sites < FAST_ROUNDS)
+    def _is_within(self, state: State, rounds: int) -> bool:
+        """Whether sites have been asked less often than that."""
+        return bool(state.played * self.sites < rounds)
 
     # -- before round 1
 
@@ -200,7 +201,7 @@ class FedGrEM(Options):
         """Each site gets its own parameters back, and what pulls on them between its steps."""
         state: State = central.extra
         n_sites = len(central.n_rows)
-        steps = self.local_steps if self._is_fast(state) else 1
+        steps = self.local_steps if self._is_within(state, LONG_ROUNDS) else 1
         penalty = _of_sites(self._next_penalty(central), state.pull.pulled)
         return Broadcast(
             central.params,
@@ -338,7 +339,7 @@ class FedGrEM(Options):
         assert state.trail is not None
         assert state.held is not None
         # Where rounds differ by who is asked and by which rows, steps say little of what is to come.
-        if not self._is_fast(state) or self.sites < 1.0 or self._batch(before) < 1.0:
+        if not self._is_within(state, FAST_ROUNDS) or self.sites < 1.0 or self._batch(before) < 1.0:
             return after
         fits = len(state.trail.length)
         residual = (after.center - before.center).reshape(fits, -1)

@@ -122,16 +122,14 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         self.scale_ = np.ones(n_features + 1) if result.scale is None else result.scale
         self.coef_, self.intercept_ = self._out_of_units(result.theta)
         self.center_, self.center_intercept_ = self._out_of_units(result.center)
-        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_volume() * result.n_rows
         self.noise_ = np.ones(self.weights_.shape)
         self.center_noise_ = np.ones(self.weights_.shape[1])
         if result.noise is not None and result.center_noise is not None:
             self.noise_ = self.noise_ * np.exp(result.noise[..., 0]) * self.scale_[-1]
             self.center_noise_ = self.center_noise_ * np.exp(result.center_noise[..., 0]) * self.scale_[-1]
 
-    def _log_volume(self, result: FitResult | None = None) -> float:
-        scale = self.scale_ if result is None else result.scale
-        return 0.0 if scale is None else float(np.log(scale[-1]))
+    def _log_volume(self, seen: Array, scale: Array | None) -> Array:
+        return super()._log_volume(seen, scale) if scale is None else np.asarray(seen[..., -1] * np.log(scale[-1]))
 
     def _out_of_units(self, theta: Array) -> tuple[Array, Array]:
         """Coefficients ``(..., p)`` and intercepts ``(...)`` in the units of the rows."""

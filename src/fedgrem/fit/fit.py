@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedgrem.algorithms.base import Pull
+from fedgrem.algorithms.base import Pull, middle_weights
 from fedgrem.fit.conversation import Ask, Engine, Phase, Progress, converse, everyone, with_agreement
 from fedgrem.fit.errors import standard_errors
 from fedgrem.fit.penalty import choose_penalty
@@ -13,14 +13,13 @@ from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import find_starts
 from fedgrem.fit.tasks import Look, Score
 from fedgrem.fit.units import common_units
-from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Central, FitResult, Params, map_arrays
 
 
 def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     """The center's side of a fit: units, starts, penalty, rounds, a last look, standard errors."""
-    agreed = yield from common_units(spec, names)
-    result = yield from with_agreement(_in_units(spec, names), agreed)
+    agreed, seen = yield from common_units(spec, names)
+    result = (yield from with_agreement(_in_units(spec, names), agreed))._replace(seen=seen)
     return result if agreed.units is None else result._replace(location=agreed.units.location, scale=agreed.units.scale)
 
 
@@ -62,6 +61,7 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
         influence=played.influence,
         start_choice=starts.choice,
         path=path,
+        common_weights=None if central.weights is None or weights_penalty == 0 else np.array(central.weights),
     )
     if spec.score:
         result = yield from _scored(spec, central, result)
@@ -83,8 +83,7 @@ def _scored(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResu
 
 def _looked(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResult]:
     """Ask every site for a look from the center; NaN where a site did not answer."""
-    weights = np.median(central.params.weights, axis=0)
-    center = Params(weights / weights.sum(), central.center, central.noise)
+    center = Params(middle_weights(central.params.weights), central.center, central.noise)
     sent = map_arrays(lambda leaf: np.broadcast_to(leaf, (len(result.site_names), *leaf.shape)), center)
     told = Progress("look", result.n_rounds, spec.max_rounds, float("nan"))
     replies = yield Ask("look", sent, told, optional=True)
@@ -95,6 +94,5 @@ def _looked(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResu
 
 def run(spec: FitSpec, engine: Engine, on_progress: Callable[[Progress], None] | None = None) -> FitResult:
     """Fit on an engine."""
-    with np.errstate(all="ignore"), one_thread_each():  # what overflows is found by name afterwards
-        result, cost = converse(fit(spec, engine.site_names), engine, on_progress)
+    result, cost = converse(fit(spec, engine.site_names), engine, on_progress)
     return result._replace(cost=cost.as_dict())

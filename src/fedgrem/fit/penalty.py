@@ -195,7 +195,9 @@ def clearly_best(gain: Array, *, must: bool = False) -> int:
     tame = np.clip(ordered[:, best], ordered[cut, best], ordered[n_sites - 1 - cut, best])
     kept = (n_sites - 2 * cut) / n_sites
     error = tame.std(ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.inf
-    return best if must or common[best] > CLEAR * error else 0
+    # No minority can have weights pooled by claiming large gains; but those who would lose much are heard.
+    bounded = np.minimum(ordered[:, best], ordered[n_sites - 1 - cut, best]).mean()
+    return best if must or (common[best] > CLEAR * error and bounded > 0) else 0
 
 
 def _possible(gain: Array) -> Array:
