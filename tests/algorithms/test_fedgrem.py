@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from fedgrem.algorithms.base import Pull
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, Huber, Redescending
-from fedgrem.algorithms.fedgrem import LONG_ROUNDS, LEAST_STEP_SCALE, FedGrEM
+from fedgrem.algorithms.fedgrem import LEAST_STEP_SCALE, LONG_ROUNDS, FedGrEM
 from fedgrem.algorithms.registry import ALGORITHMS, as_algorithm
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import simulate
@@ -374,3 +374,13 @@ def test_what_is_no_algorithm_is_refused():
         as_algorithm("fedavg")
     with pytest.raises(InputTypeError, match=r"algorithm must be a name or an object .* got 3 of type int"):
         as_algorithm(3)
+
+
+def test_a_site_that_is_fitted_alone_has_no_say_in_an_alternating_sweep():
+    theta, ones = np.array([0.0, 2.0, 100.0])[:, None, None], np.ones((3, 1))
+    threshold = np.array([[5.0], [5.0], [0.0]])
+    found = Alternating(2)(theta, ones, threshold, ones, theta[0], np.ones(3, dtype=bool))
+    assert found.center.tolist() == [[1.0]]
+    assert found.shrunk.ravel().tolist() == [1.0, 1.0, 100.0]
+    together = Alternating(2)(theta, ones, 0.0 * threshold, ones, theta[0], np.ones(3, dtype=bool))
+    np.testing.assert_allclose(together.center, 34.0)
