@@ -80,15 +80,27 @@ class BaseFederatedMixture(FittedMixture):
 
     # -- fitting
 
-    def _fit(
+    def fit(
         self,
         X: Any,
-        y: Any,
-        sites: Any,
-        sample_weight: Any,
-        on_progress: Callable[[Progress], None] | None,
+        y: Any = None,
+        *,
+        sites: Any = None,
+        sample_weight: Any = None,
+        on_progress: Callable[[Progress], None] | None = None,
         engine: str = IN_PROCESS,
     ) -> Self:
+        """Fit one mixture per site, shrunk to a common center; returns ``self``.
+
+        Parameters
+        ----------
+        X : (N, p) array or data frame; or a dict or list of them, one per site.
+        y : (N,) responses of a regression; or a dict or list of them, as X. Ignored where there is no response.
+        sites : (N,) site labels, or the name of the site column of a frame; None is one site.
+        sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
+        on_progress : called with a :class:`~fedgrem.fit.conversation.Progress` before every exchange.
+        engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
+        """
         self._check_parameters()
         table, federation = self._validate_federation(X, y, sites, sample_weight)
         self._check_family(federation.n_features)
@@ -325,7 +337,7 @@ class BaseFederatedMixture(FittedMixture):
                 f"site(s) ({sites}) still moved by up to {moving.max():.2g}, tol={self.tol:g}; raise max_rounds or "
                 "tol.",
                 ConvergenceWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
     # -- one more site

@@ -176,6 +176,22 @@ class FittedMixture(WithErrors, BaseEstimator):
         table, _, log_likelihood = self._score_rows(X, y, sites)
         return split_like(log_likelihood, table)
 
+    def bic(self, X: Any, y: Any = None, *, sites: Any = None) -> float:
+        """Bayesian information criterion on these rows, the lower the better."""
+        log_likelihood = self._log_likelihood(X, y, sites)
+        return float(-2.0 * log_likelihood.sum() + self.n_parameters_ * np.log(len(log_likelihood)))
+
+    def aic(self, X: Any, y: Any = None, *, sites: Any = None) -> float:
+        """Akaike information criterion on these rows, the lower the better."""
+        return float(-2.0 * self._log_likelihood(X, y, sites).sum() + 2.0 * self.n_parameters_)
+
+    def _log_likelihood(self, X: Any, y: Any, sites: Any) -> Array:
+        """(N,) of every row, with its response."""
+        if self._has_target and y is None:
+            raise InputError("rows of a regression have no likelihood without their responses; pass them as y.")
+        _, _, log_likelihood = self._score_rows(X, y if self._has_target else None, sites)
+        return log_likelihood
+
     # -- telling about it
 
     def summary(self) -> str:

@@ -1,7 +1,6 @@
 """Mixtures of linear regressions over sites."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -12,11 +11,9 @@ from fedgrem.data.federation import Units
 from fedgrem.data.tables import gather_values, split_like
 from fedgrem.data.units import UnitsPlan
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.estimators.network import IN_PROCESS
 from fedgrem.estimators.parameters import check_choice, check_switch
 from fedgrem.families.base import Family
 from fedgrem.families.regression import NOISES, LinearRegression
-from fedgrem.fit.conversation import Progress
 from fedgrem.types import Array, FitResult, Params
 
 
@@ -172,29 +169,6 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         logs = np.log(noise / scale[-1])[:, None]
         return Params(weights, theta, {"unit": None, "shared": logs[:1], "component": logs}[self.noise])
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        sites: Any = None,
-        sample_weight: Any = None,
-        on_progress: Callable[[Progress], None] | None = None,
-        engine: str = IN_PROCESS,
-    ) -> Self:
-        """Fit one mixture of regressions per site; returns ``self``.
-
-        Parameters
-        ----------
-        X : (N, p) array or data frame of covariates; or a dict or list of them, one per site.
-        y : (N,) responses; or a dict or list of them, as X.
-        sites : (N,) site labels, or the name of the site column of a frame; None is one site.
-        sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
-        on_progress : called with a :class:`~fedgrem.fit.conversation.Progress` before every exchange.
-        engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
-        """
-        return self._fit(X, y, sites, sample_weight, on_progress, engine)
-
     def predict(self, X: Any, *, sites: Any = None) -> Any:
         """Expected response of every row, ``(N,)``: the components' predictions, averaged with the site's weights."""
         table, expected = self._expected(X, sites)
@@ -224,16 +198,6 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         table, expected = self._expected(X, sites)
         target = gather_values("y", y, table)
         return float(r2_score(target, expected, sample_weight=gather_values("sample_weight", sample_weight, table)))
-
-    def bic(self, X: Any, y: Any, *, sites: Any = None) -> float:
-        """Bayesian information criterion on these rows, the lower the better."""
-        _, _, log_likelihood = self._score_rows(X, y, sites)
-        return float(-2.0 * log_likelihood.sum() + self.n_parameters_ * np.log(len(log_likelihood)))
-
-    def aic(self, X: Any, y: Any, *, sites: Any = None) -> float:
-        """Akaike information criterion on these rows, the lower the better."""
-        _, _, log_likelihood = self._score_rows(X, y, sites)
-        return float(-2.0 * log_likelihood.sum() + 2.0 * self.n_parameters_)
 
     def sample(self, X: Any, *, site: Any = None) -> tuple[Array, Array]:
         """Draw a response and a component for every row of covariates, from one site's mixture or from the center."""
