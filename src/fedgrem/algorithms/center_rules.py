@@ -52,24 +52,25 @@ class Huber:
     def __call__(
         self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
     ) -> Centered:
-        """Solve it."""
-        found = shrink_to_center(theta, weight, threshold, start)
-        return Centered(found.shrunk, found.center, np.ones_like(weight), found.iterations, found.gap)
+        """Weigh every site by how far it is trusted, then solve."""
+        trusted = self.trust(theta, held, start, present)
+        found = shrink_to_center(theta, weight * trusted, threshold, start)
+        return Centered(found.shrunk, found.center, trusted, found.iterations, found.gap)
+
+    def trust(self, theta: Array, held: Array, start: Array, present: Array) -> Array:
+        """(K, ..., R) by what sites' weights are multiplied."""
+        return np.ones_like(held)
 
 
 @dataclass(frozen=True)
-class Redescending:
+class Redescending(Huber):
     """The same problem without the sites that are far off, which would still shift the center a little."""
 
     name: ClassVar[str] = "redescending"
 
-    def __call__(
-        self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
-    ) -> Centered:
-        """Weigh every site by how far it is, then solve."""
-        trusted = trust(theta, held, start, None if present.all() else present)
-        found = shrink_to_center(theta, weight * trusted, threshold, start)
-        return Centered(found.shrunk, found.center, trusted, found.iterations, found.gap)
+    def trust(self, theta: Array, held: Array, start: Array, present: Array) -> Array:
+        """Less, the farther a site is from the last center; nothing beyond some distance."""
+        return trust(theta, held, start, None if present.all() else present)
 
 
 @dataclass(frozen=True)

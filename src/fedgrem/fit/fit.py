@@ -8,10 +8,10 @@ from fedgrem.algorithms.base import Pull, middle_weights
 from fedgrem.fit.conversation import Ask, Engine, Phase, Progress, converse, everyone, with_agreement
 from fedgrem.fit.errors import standard_errors
 from fedgrem.fit.penalty import choose_penalty
-from fedgrem.fit.rounds import distances, play_rounds
+from fedgrem.fit.rounds import play_rounds, result_of
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import find_starts
-from fedgrem.fit.tasks import Look, Score
+from fedgrem.fit.tasks import Score
 from fedgrem.fit.units import common_units
 from fedgrem.types import Central, FitResult, Params, map_arrays
 
@@ -45,24 +45,8 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     central = spec.algorithm.begin(spec.family, params, starts.n_rows, pull)
     played = yield from play_rounds(spec, central, names)
     central = played.central
-    result = FitResult(
-        site_names=names,
-        weights=np.array(central.params.weights),
-        theta=np.array(central.params.theta),
-        center=np.array(central.center),
-        noise=None if central.params.noise is None else np.array(central.params.noise),
-        center_noise=None if central.noise is None else np.array(central.noise),
-        distance=distances(spec.family, central),
-        n_rows=np.array(central.n_rows),
-        n_rounds=played.n_rounds,
-        converged=played.stopped,
-        unsettled=tuple(name for name, settled in zip(names, played.settled, strict=True) if not settled),
-        history=played.history,
-        influence=played.influence,
-        start_choice=starts.choice,
-        path=path,
-        common_weights=None if central.weights is None or weights_penalty == 0 else np.array(central.weights),
-    )
+    common = None if central.weights is None or weights_penalty == 0 else np.array(central.weights)
+    result = result_of(spec.family, names, played, starts.choice, path=path, common_weights=common)
     if spec.score:
         result = yield from _scored(spec, central, result)
     if spec.look and n_sites > 1 and not traits.pools_rows:
@@ -87,9 +71,7 @@ def _looked(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResu
     sent = map_arrays(lambda leaf: np.broadcast_to(leaf, (len(result.site_names), *leaf.shape)), center)
     told = Progress("look", result.n_rounds, spec.max_rounds, float("nan"))
     replies = yield Ask("look", sent, told, optional=True)
-    look: Look = replies.mail
-    found = {"theta": look.params.theta, "log_likelihood": look.log_likelihood, "at_center": look.at_center}
-    return result._replace(look=found)
+    return result._replace(look=replies.mail.found())
 
 
 def run(spec: FitSpec, engine: Engine, on_progress: Callable[[Progress], None] | None = None) -> FitResult:

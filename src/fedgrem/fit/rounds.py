@@ -1,6 +1,6 @@
 """The rounds: local steps, a central step and bookkeeping, until the sites have settled."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from fedgrem.families.base import Family
 from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
 from fedgrem.fit.spec import FitSpec
 from fedgrem.kernels.center import row_norm
-from fedgrem.types import Array, Central, Influence, Params, Upload
+from fedgrem.types import Array, Central, FitResult, Influence, Params, Upload
 
 SETTLED_ERRORS = 0.003
 """A site also counts as settled when it moves by less than this many standard errors in a round, and less where a
@@ -178,3 +178,24 @@ def _movement(before: Params, after: Params) -> Array:
     if before.noise is None or after.noise is None:
         return np.asarray(moved)
     return np.asarray(np.maximum(moved, np.abs(after.noise - before.noise).max(axis=(1, 2))))
+
+
+def result_of(family: Family, names: tuple[str, ...], played: Played, start_choice: Array, **more: Any) -> FitResult:
+    """What the rounds found; ``more`` is what was found before or after them."""
+    central = played.central
+    return FitResult(
+        site_names=names,
+        weights=np.array(central.params.weights),
+        theta=np.array(central.params.theta),
+        center=np.array(central.center),
+        noise=None if central.params.noise is None else np.array(central.params.noise),
+        center_noise=None if central.noise is None else np.array(central.noise),
+        distance=distances(family, central),
+        n_rows=np.array(central.n_rows),
+        n_rounds=played.n_rounds,
+        converged=played.stopped,
+        unsettled=tuple(name for name, settled in zip(names, played.settled, strict=True) if not settled),
+        influence=played.influence,
+        start_choice=start_choice,
+        **{"history": played.history} | more,
+    )
