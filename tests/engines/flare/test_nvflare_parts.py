@@ -80,7 +80,7 @@ def test_what_is_no_letter_is_refused(shareable):
 def test_the_executor_answers_with_the_number_of_the_exchange(context):
     reply = ask(SiteExecutor(SPEC), context)
     assert reply.exchange == 5
-    assert set(reply.fields) == {"n_rows", "mean", "deviation", "gaps", "names"}
+    assert set(reply.fields) == {"n_rows", "mean", "deviation", "seen", "gaps", "names"}
 
 
 def test_whatever_goes_wrong_at_a_site_leaves_it_as_one_word(context, caplog):

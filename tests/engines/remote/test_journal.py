@@ -208,7 +208,7 @@ def test_a_replay_recomputes_the_model_and_touches_nothing(whole):
     assert len(played.exchanges) == expected.result.cost["exchanges"]
     first = played.exchanges[0]
     assert (first.number, first.task, first.sites) == (1, CENSUS, list(NAMES))
-    assert first.numbers == 3 * (1 + 2 + 2 + 1) + 3 * 2 * 64
+    assert first.numbers == 3 * (1 + 2 + 2 + 2 + 1) + 3 * 2 * 64
 
 
 def test_a_replay_of_an_unfinished_run_ends_where_the_journal_does(tmp_path):
