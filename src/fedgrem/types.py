@@ -94,6 +94,9 @@ class Influence(NamedTuple):
     """() of the central problem."""
     gap: Array
     """() gradient norm of the central problem at its solution, in units of the common noise: the certificate."""
+    between: Array | None = None
+    """(R,) the between-site variance, in units of the common noise; None where penalties decide. The threshold is then
+    by how much each was moved, a part of its distance."""
 
 
 class FitResult(NamedTuple):
