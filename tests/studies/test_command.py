@@ -13,26 +13,28 @@ import numpy as np
 import pytest
 
 from fedgrem.cli import main
-from fedgrem.studies import runner, splits
+from fedgrem.studies import command, runner, splits
+from fedgrem.studies.base import Setting, Study, methods
 from fedgrem.studies.command import prepare
+from fedgrem.studies.comparison import page as comparison_page
 from fedgrem.studies.embeddings import Embedding
 from fedgrem.studies.loaders.dataset import RealData
 from fedgrem.studies.loaders.pen import PenSource, PenTable, load_pen, table_digest
-from fedgrem.studies.specs import STUDIES, Method, Setting, Study
+from fedgrem.studies.real import page as real_page
 from tests.told import assert_one_error
 
 pytest.importorskip("matplotlib")
 
 
-def tiny(quick):
+def tiny(name, quick):
     settings = tuple(Setting(f"h={h:g}", "gmm", h, {"h": h, "n_sites": 3, "n_rows": 40}) for h in (0.0, 1.0))
-    return Study("gmm", "A tiny study", settings, (Method("local-em", "local-em"), Method("fedem", "fedem")), (0, 1))
+    return Study("gmm", "A tiny study", settings, methods("local-em", "fedem"), 2, comparison_page)
 
 
-def tiny_pen(quick):
+def tiny_pen(name, quick):
     hit = {"contaminated": 1, "way": "far"}
     settings = (Setting("0%", "pen", 0.0, {}, "none"), Setting("20.5% far", "pen", 20.5, hit, "far"))
-    return Study("pen", "Tiny Pen digits", settings, (Method("local-em", "local-em"), Method("fedem", "fedem")), (0, 1))
+    return Study("pen", "Tiny Pen digits", settings, methods("local-em", "fedem"), 2, real_page)
 
 
 def pen_table():
@@ -60,7 +62,7 @@ def run(*arguments):
 
 
 def test_a_study_ends_with_a_table_and_the_paths_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(STUDIES, "gmm", tiny)
+    monkeypatch.setattr(command, "find_study", tiny)
     folder = tmp_path / "results"
     assert run("gmm", "--out", str(folder), "--workers", "1", "--seeds", "1") == 0
     said = capsys.readouterr()
@@ -71,7 +73,7 @@ def test_a_study_ends_with_a_table_and_the_paths_written(tmp_path, capsys, monke
 
 
 def test_a_study_on_real_data_reads_its_folder_and_is_reported_beside_the_paper(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(STUDIES, "pen", tiny_pen)
+    monkeypatch.setattr(command, "find_study", tiny_pen)
     monkeypatch.setattr(splits, "load_pen", loader())
     monkeypatch.setattr(runner, "_play", play_tiny_pen)
     monkeypatch.delenv(splits.DATA, raising=False)

@@ -26,7 +26,7 @@ MOST_ROWS = 40
 """Sites in a plot with one line per site; the oddest are kept."""
 
 
-def new_figure(size: tuple[float, float]) -> Figure:
+def new_figure(size: tuple[float, float], dpi: int = 100) -> Figure:
     """An empty figure without pyplot; says how to get matplotlib where it is missing."""
     try:
         from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ def new_figure(size: tuple[float, float]) -> Figure:
             "plots need matplotlib, which is not installed; run: pip install 'fedgrem[plots]' (or: pip install "
             "matplotlib)."
         ) from error
-    return Figure(figsize=size, layout="constrained", dpi=100)
+    return Figure(figsize=size, layout="constrained", dpi=dpi)
 
 
 def own_axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
@@ -48,10 +48,13 @@ def figure_of(ax: Axes) -> Any:
     return ax.figure
 
 
-def tidy(ax: Axes) -> Axes:
-    """Without the frame's upper and right side."""
+def tidy(ax: Axes, grid: Any = "") -> Axes:
+    """Without the frame's upper and right side; with a pale grid across the axis ``grid``, "x" or "y"."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
+    if grid:
+        ax.grid(axis=grid, which="major", color="#E6E6E6", linewidth=0.8)
+        ax.set_axisbelow(True)
     return ax
 
 

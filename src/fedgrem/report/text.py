@@ -4,6 +4,19 @@ import textwrap
 from collections.abc import Sequence
 from unicodedata import combining, east_asian_width
 
+from fedgrem.algorithms.registry import ALGORITHMS
+
+
+def name_of(algorithm: str) -> str:
+    """An algorithm as the papers write it; one that is not known as it is.
+
+    Examples
+    --------
+    >>> name_of("fedgrem"), name_of("mine")
+    ('FedGrEM', 'mine')
+    """
+    return ALGORITHMS[algorithm].traits.title if algorithm in ALGORITHMS else algorithm
+
 
 def capital(text: str) -> str:
     """Beginning with a large letter."""
