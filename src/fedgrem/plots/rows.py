@@ -11,7 +11,7 @@ from fedgrem.data.tables import is_frame
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.plots.axes import ODD_COLOR, dots, finish, legend, look_of, own_axes
 from fedgrem.report.attributes import suspect_sites
-from fedgrem.report.rows import GivenRows, given_rows
+from fedgrem.report.gain import GivenRows, given_rows
 from fedgrem.types import Array
 
 if TYPE_CHECKING:

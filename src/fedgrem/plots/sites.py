@@ -32,8 +32,7 @@ from fedgrem.report.attributes import (
     suspect_sites,
     thetas,
 )
-from fedgrem.report.numbers import contrast, decimals_for, fixed, most_telling
-from fedgrem.report.text import listed, short
+from fedgrem.report.text import contrast, decimals_for, fixed, listed, most_telling, short
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
