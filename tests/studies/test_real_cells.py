@@ -84,7 +84,7 @@ def test_pooled_rows_begin_at_the_likelier_of_two_starts(made, monkeypatch, alon
 
 @pytest.mark.parametrize("name", sorted(EMBEDDINGS))
 def test_images_are_embedded_as_their_study_says(monkeypatch, name):
-    data = splits.RealData(np.zeros((400, 3)), np.zeros(400, dtype=int), None, ("a", "b", "c"), name)
+    data = splits.RealData(np.zeros((400, 3)), np.zeros(400, dtype=int), None)
     used = []
 
     def embedding_of(data, method):

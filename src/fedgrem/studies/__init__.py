@@ -2,5 +2,6 @@
 
 A study is one file with a spec (settings x methods x seeds) and the function that makes its page, out of the parts in
 ``base``; ``registry`` lists them. ``runner`` runs any of them cell by cell (``cells`` and ``starts``: the only modules
-that call the numerical core), ``splits`` and ``loaders`` bring real rows, ``page`` writes what came of it.
+that call the numerical core), ``splits`` brings real rows (``download``,
+``pen``, ``images``, ``embeddings``), ``page`` writes what came of it.
 """

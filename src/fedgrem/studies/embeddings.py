@@ -30,18 +30,17 @@ import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedgrem.errors import InputError, MissingExtraError
-from fedgrem.studies.loaders.download import cache_folder
+from fedgrem.studies.download import cache_folder
 from fedgrem.types import Array
 
-Method = Literal["umap", "tsne", "pca"]
 PRINCIPAL_COMPONENTS = 50
 """What t-SNE and UMAP see of the columns."""
-LIBRARIES = {"tsne": ("openTSNE",), "umap": ("umap-learn", "pynndescent"), "pca": ("numpy",)}
+LIBRARIES = {"umap": ("umap-learn", "pynndescent"), "tsne": ("openTSNE",), "pca": ("numpy",)}
 """Whose versions an embedding depends on."""
 RECIPE = {"tsne": 2, "umap": 1, "pca": 1}
 """To be raised when the steps below change, so that embeddings made before are not taken for new ones."""
@@ -62,7 +61,7 @@ class Embedding(NamedTuple):
 
 def embed(
     rows: Array,
-    method: Method = "umap",
+    method: str = "umap",
     n_components: int = 10,
     seed: int = 0,
     cache: Path | None = None,
@@ -164,8 +163,8 @@ def _umap(rows: Array, n_components: int, seed: int, options: dict[str, Any]) ->
 
 
 def _checked(rows: Array, method: str, n_components: int, options: dict[str, Any]) -> Array:
-    if method not in get_args(Method):
-        raise InputError(f"there is no embedding {method!r}; choose from: {', '.join(get_args(Method))}.")
+    if method not in LIBRARIES:
+        raise InputError(f"there is no embedding {method!r}; choose from: {', '.join(LIBRARIES)}.")
     if rows.ndim != 2 or not 1 <= n_components <= min(rows.shape):
         raise InputError(
             f"rows of shape {rows.shape} cannot be embedded in {n_components} dimensions; give (N, p) with at least as "
