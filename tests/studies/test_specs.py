@@ -6,7 +6,7 @@ import pytest
 from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.errors import InputError
 from fedgrem.studies.base import METHODS, OURS
-from fedgrem.studies.paper import ERRORS, STEP_SIZES, THETA_H, WEIGHT_H
+from fedgrem.studies.paper import TABLES, reported
 from fedgrem.studies.registry import STUDIES, find_study
 
 
@@ -21,13 +21,12 @@ def test_the_comparison_has_nine_h_a_hundred_seeds_and_every_system(name):
 
 def test_the_step_size_study_covers_the_papers_tables_with_both_thresholds():
     study = find_study("eta")
-    assert tuple(s.x for s in study.settings) == THETA_H
+    assert [f"{s.x:g}" for s in study.settings] == list(TABLES["theta_error"][0.95])
     for scaling in ("fixed", "step"):
         methods = [m for m in study.methods if m.name.startswith(scaling)]
-        np.testing.assert_allclose([m.options["step_size"] for m in methods], STEP_SIZES)
-        np.testing.assert_allclose(
-            [m.penalty for m in methods], np.array(STEP_SIZES) * 2.0 if scaling == "step" else 2.0
-        )
+        np.testing.assert_allclose([m.options["step_size"] for m in methods], list(TABLES["theta_error"]))
+        penalties = 2.0 * np.array(list(TABLES["theta_error"])) if scaling == "step" else 2.0
+        np.testing.assert_allclose([m.penalty for m in methods], penalties)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -38,13 +37,13 @@ def test_every_study_runs_our_system_with_the_papers_central_problem_and_single_
 
 
 def test_the_papers_tables_hold_its_printed_figures():
-    theta, weight = ERRORS["theta_error"], ERRORS["weight_error"]
-    assert tuple(theta) == tuple(weight) == STEP_SIZES
-    assert all(tuple(row) == THETA_H for row in theta.values())
-    assert all(tuple(row) == WEIGHT_H for row in weight.values())
-    assert theta[1.35][0.0][:2] == (1.21, 1.42)
-    assert theta[0.95][1.75][:2] == (2.14, 1.05)
-    assert weight[0.95][1.0][:2] == (0.072, 0.02)
+    for name, last in (("theta_error", 1.75), ("weight_error", 1.5)):
+        assert list(TABLES[name]) == pytest.approx(np.arange(0.55, 1.36, 0.1))
+        assert all(list(row) == [f"{h:g}" for h in np.arange(0.0, last + 0.1, 0.25)] for row in TABLES[name].values())
+    assert reported("theta_error", 1.35, 0.0)[:3] == (1.21, 1.42, 100)
+    assert reported("theta_error", 0.95, 1.75)[:2] == (2.14, 1.05)
+    assert reported("weight_error", 0.95, 1.0)[:2] == (0.072, 0.02)
+    assert reported("weight_error", 0.95, 1.75) is None
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -26,7 +26,7 @@ from fedgrem.studies.base import (
     stressed,
 )
 from fedgrem.studies.drawing import STYLES, legend, method_line
-from fedgrem.studies.paper import MISCLUSTERING, SECONDS, beside
+from fedgrem.studies.paper import beside, reported
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _settings(results: Results, way: str) -> list[Setting]:
 
 def _told(results: Results, percent: float, method: str) -> Stat | None:
     """What the paper prints for this share of contaminated sites."""
-    return MISCLUSTERING[results.study.name].get(percent, {}).get(method)
+    return reported(f"misclustered {results.study.name}", percent, method)
 
 
 def _means(results: Results, settings: list[Setting]) -> Array:
@@ -195,9 +195,9 @@ def _error_table(results: Results, way: str) -> Table:
 def _time_table(results: Results) -> Table:
     """Seconds of a fit, ours and the paper's, methods down, percent of contaminated sites across."""
     by_percent = {x: [s for s in results.settings if s.x == x] for x in dict.fromkeys(s.x for s in results.settings)}
-    told = SECONDS[results.study.name]
+    told = f"seconds {results.study.name}"
     body = [
-        [name_of(m)] + [beside(results.stat("seconds", s, m), told.get(x, {}).get(m), 2) for x, s in by_percent.items()]
+        [name_of(m)] + [beside(results.stat("seconds", s, m), reported(told, x, m), 2) for x, s in by_percent.items()]
         for m in results.names
     ]
     note = (
