@@ -75,6 +75,8 @@ def test_the_page_names_methods_and_source_and_asks_nothing_of_the_network(name,
     assert not re.search(r"https?:|<script|@import|url\((?!#)", text)
     assert {path.name for path in others} >= {f"{name}-errors.png", f"{name}-errors.svg", "rows.csv"}
     assert "simulation" not in text
+    words = " ".join(re.sub(r"<[^>]*>", "", text).split())
+    assert f"run with fedgrem. {page_of(study, rows).facts['data']}. {len(study.settings)} settings" in words
     assert {"pen": "CC BY 4.0", "fashion": "MIT licence"}.get(name, "") in text
     assert "Embedded by a &lt;made-up&gt; program" in text
 

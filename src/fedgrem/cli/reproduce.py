@@ -39,7 +39,10 @@ def reproduce(
     study: Annotated[
         str,
         typer.Argument(
-            metavar=f"[{'|'.join(STUDIES)}]", callback=one_of(*STUDIES), help="Which study to run.", show_default=False
+            metavar="STUDY",
+            callback=one_of(*STUDIES),
+            help=f"Which study to run: {', '.join(STUDIES)}.",
+            show_default=False,
         ),
     ],
     quick: Annotated[
