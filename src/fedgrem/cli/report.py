@@ -14,7 +14,7 @@ from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
     from fedgrem.cli.files import Saved
-    from fedgrem.report.view import Origin
+    from fedgrem.report.model import Origin
 
 PAGE = "report.html"
 
@@ -101,7 +101,7 @@ def _write(model: Any, page: Path, options: dict[str, Any]) -> None:
 
 def _origin(folder: Path) -> Origin:
     """What the folder of a model tells about where it comes from."""
-    from fedgrem.report.view import Origin
+    from fedgrem.report.model import Origin
 
     path = folder / "model.json"
     version = json.loads(path.read_text(encoding="utf-8")).get("fedgrem", "unknown")
