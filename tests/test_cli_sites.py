@@ -122,7 +122,7 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
 )
 def test_bad_use_exits_with_1_and_one_line_on_stderr(folder, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("fedgrem.engines.flare.session.LOGIN_SECONDS", 1.0)
+    monkeypatch.setattr("fedgrem.engines.flare.operate.LOGIN_SECONDS", 1.0)
     assert run(*arguments) == 1
     assert_one_error(capsys.readouterr().err, message)
 

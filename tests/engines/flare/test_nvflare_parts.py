@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -217,3 +220,16 @@ def test_a_run_stays_in_its_folder(tmp_path, name):
     assert run_folder(tmp_path, "run-1") == tmp_path / "runs" / "run-1"
     with pytest.raises(InputError, match="is no name of a run"):
         run_folder(tmp_path, name)
+
+
+@pytest.mark.parametrize("told", [{"PYTHONDONTWRITEBYTECODE": "1"}, {}], ids=["kept in the cache", "beside the sources"])
+def test_bytecode_is_kept_in_the_users_cache_where_it_is_kept_nowhere_else(tmp_path, told):
+    code = (
+        "import os, sys\nfrom fedgrem.engines.flare.processes import keep_bytecode\nbefore = dict(os.environ)\n"
+        "keep_bytecode()\nimport wave\nprint(sys.dont_write_bytecode, os.environ == before)"
+    )
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = plain | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPYCACHEPREFIX": ""} | told
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", str(not told)]
+    assert bool(list((tmp_path / "fedgrem" / "bytecode").rglob("wave.*.pyc"))) == bool(told)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgrem.engines.remote.engine import Answer, OverNetwork
 from fedgrem.engines.remote.journal import AGAIN, JOURNAL, Journal, read_journal
-from fedgrem.engines.remote.result import Finished
+from fedgrem.engines.remote.result import RESULT, Finished, read_result
 from fedgrem.engines.remote.roster import Roster, Rules
 from fedgrem.engines.remote.run import converse_over_network
 from fedgrem.engines.remote.wire import Fields
@@ -40,6 +40,8 @@ class Replay(NamedTuple):
     """None if the journal ends before the fit does."""
     differs: list[int]
     """Exchanges whose orders are not, to the bit, what is computed now."""
+    as_kept: bool | None
+    """Whether the model is, to the bit, the result beside the journal; None if there is none."""
 
 
 class _Nobody:
@@ -71,4 +73,9 @@ def replay(path: Path) -> Replay:
             finished = None
         finally:
             engine.close()
-    return Replay(exchanges, finished, engine.differs)
+    as_kept = None
+    if finished is not None and (path.parent / RESULT).exists():
+        kept = read_result(path.parent).result
+        same = (np.array_equal(getattr(kept, name), getattr(finished.result, name)) for name in ("theta", "weights"))
+        as_kept = all(same)
+    return Replay(exchanges, finished, engine.differs, as_kept)
