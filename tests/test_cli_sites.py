@@ -17,9 +17,9 @@ from fedgrem.engines.flare.kit import Study
 from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, read_fit, run_folder
 from fedgrem.engines.remote.guard import LOG
 from fedgrem.engines.remote.journal import JOURNAL
+from fedgrem.engines.remote.progress import count_lines, follow
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.run import fit_over_network
-from fedgrem.engines.remote.watch import count_lines, follow
 from fedgrem.errors import InputError
 from fedgrem.estimators.network import spec_for
 from tests.engines.remote.studies import NAMES, AtHand, rows_of, spec_of

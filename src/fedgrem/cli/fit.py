@@ -6,58 +6,33 @@ from typing import Annotated, Any
 
 import typer
 
+from fedgrem.cli import options as opt
 from fedgrem.cli.files import Source, check_folder, save
-from fedgrem.cli.options import (
-    Columns,
-    Components,
-    CovarianceOption,
-    Criterion,
-    CriterionOption,
-    DataFiles,
-    DroppedColumns,
-    Force,
-    Missing,
-    MissingOption,
-    ModelFolder,
-    MostRounds,
-    NoiseOption,
-    Penalty,
-    Restarts,
-    Seed,
-    SiteColumn,
-    TargetColumn,
-    Tolerance,
-    WeightColumn,
-    estimator,
-    family_options,
-    fit_options,
-    listed,
-    read_components,
-)
+from fedgrem.cli.options import Criterion, Missing, estimator, family_options, fit_options, listed, read_components
 from fedgrem.cli.screen import print_model, print_text, progress_bar, warnings_as_notices
 from fedgrem.data.files import FileTable, check_no_gaps, choose_columns, read_sites, read_table
 from fedgrem.errors import InputError
 
 
 def fit(
-    data: DataFiles,
-    components: Components,
-    out: ModelFolder,
-    site: SiteColumn = None,
-    target: TargetColumn = None,
-    weight: WeightColumn = None,
-    columns: Columns = None,
-    drop: DroppedColumns = None,
-    covariance: CovarianceOption = None,
-    noise: NoiseOption = None,
-    missing: MissingOption = Missing.refuse,
-    penalty: Penalty = "auto",
-    criterion: CriterionOption = Criterion.bic,
-    max_rounds: MostRounds = 1000,
-    tol: Tolerance = 1e-6,
-    n_init: Restarts = 10,
-    seed: Seed = 0,
-    force: Force = False,
+    data: opt.DataFiles,
+    components: opt.Components,
+    out: opt.ModelFolder,
+    site: opt.SiteColumn = None,
+    target: opt.TargetColumn = None,
+    weight: opt.WeightColumn = None,
+    columns: opt.Columns = None,
+    drop: opt.DroppedColumns = None,
+    covariance: opt.CovarianceOption = None,
+    noise: opt.NoiseOption = None,
+    missing: opt.MissingOption = Missing.refuse,
+    penalty: opt.Penalty = "auto",
+    criterion: opt.CriterionOption = Criterion.bic,
+    max_rounds: opt.MostRounds = 1000,
+    tol: opt.Tolerance = 1e-6,
+    n_init: opt.Restarts = 10,
+    seed: opt.Seed = 0,
+    force: opt.Force = False,
 ) -> None:
     """Fit one mixture per site, pulled to a common center, and save it.
 
@@ -86,27 +61,27 @@ def fit(
 
 
 def select(
-    data: DataFiles,
+    data: opt.DataFiles,
     components: Annotated[
         str,
         typer.Option(
             "--components", "-r", metavar="A:B|auto", help="Numbers to compare: 2:12, or 2,4,8; auto goes up from 1."
         ),
     ] = "auto",
-    site: SiteColumn = None,
-    target: TargetColumn = None,
-    weight: WeightColumn = None,
-    columns: Columns = None,
-    drop: DroppedColumns = None,
-    covariance: CovarianceOption = None,
-    noise: NoiseOption = None,
-    missing: MissingOption = Missing.refuse,
-    criterion: CriterionOption = Criterion.bic,
-    seed: Seed = 0,
+    site: opt.SiteColumn = None,
+    target: opt.TargetColumn = None,
+    weight: opt.WeightColumn = None,
+    columns: opt.Columns = None,
+    drop: opt.DroppedColumns = None,
+    covariance: opt.CovarianceOption = None,
+    noise: opt.NoiseOption = None,
+    missing: opt.MissingOption = Missing.refuse,
+    criterion: opt.CriterionOption = Criterion.bic,
+    seed: opt.Seed = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the chosen model in.")
     ] = None,
-    force: Force = False,
+    force: opt.Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the curve as JSON, for machines.")] = False,
 ) -> None:
     """Fit several numbers of components, compare them, and say which one the rows speak for.

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from fedgrem.cli import files
+from fedgrem.cli import options as opt
 from fedgrem.cli.files import check_folder, check_picture, check_writable, rows_for
-from fedgrem.cli.options import FittedSite, FittedTarget, Force, ModelArgument, WeightColumn
 from fedgrem.cli.screen import print_model, warnings_as_notices
 from fedgrem.data.files import check_column
 from fedgrem.errors import InputError
@@ -20,7 +20,7 @@ PAGE = "report.html"
 
 
 def show(
-    model: ModelArgument,
+    model: opt.ModelArgument,
     all_sites: Annotated[bool, typer.Option("--all", help="List every site, not only the oddest 20.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, for machines.")] = False,
     plot: Annotated[
@@ -62,7 +62,7 @@ def show(
 
 
 def report(
-    model: ModelArgument,
+    model: opt.ModelArgument,
     more: Annotated[
         list[Path] | None, typer.Argument(metavar="DATA", help="More tables of --data.", show_default=False)
     ] = None,
@@ -78,8 +78,8 @@ def report(
             help="Tables with the columns that were fitted, to tell what each site gained.",
         ),
     ] = None,
-    site: FittedSite = None,
-    target: FittedTarget = None,
+    site: opt.FittedSite = None,
+    target: opt.FittedTarget = None,
     show_rows: Annotated[
         int, typer.Option(metavar="N", min=0, help="Also draw N random rows of --data. Rows are private.")
     ] = 0,
@@ -123,13 +123,13 @@ def report(
 
 
 def predict(
-    model: ModelArgument,
+    model: opt.ModelArgument,
     data: Annotated[
         list[Path],
         typer.Argument(metavar="DATA", help="Tables with the columns that were fitted.", show_default=False),
     ],
-    site: FittedSite = None,
-    target: FittedTarget = None,
+    site: opt.FittedSite = None,
+    target: opt.FittedTarget = None,
     keep: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="A column to copy, such as a patient number.")
     ] = None,
@@ -184,18 +184,18 @@ def _predicted(model: Any, rows: files.Rows) -> dict[str, Any]:
 
 
 def add_site(
-    model: ModelArgument,
+    model: opt.ModelArgument,
     data: Annotated[
         Path, typer.Argument(metavar="DATA", help="The new site's table, with the fitted columns.", show_default=False)
     ],
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the new site.", show_default=False)],
-    target: FittedTarget = None,
-    weight: WeightColumn = None,
+    target: opt.FittedTarget = None,
+    weight: opt.WeightColumn = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default="MODEL itself"),
     ] = None,
-    force: Force = False,
+    force: opt.Force = False,
 ) -> None:
     """Fit one more site against the center of a saved model, with no other site present, and add it to the model.
 

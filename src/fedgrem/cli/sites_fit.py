@@ -8,29 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from fedgrem.cli import options as opt
 from fedgrem.cli.files import Source, check_folder, save
-from fedgrem.cli.options import (
-    Components,
-    CovarianceOption,
-    Criterion,
-    CriterionOption,
-    Force,
-    Missing,
-    MissingOption,
-    ModelFolder,
-    MostRounds,
-    NoiseOption,
-    Penalty,
-    Restarts,
-    Seed,
-    StudyFolder,
-    Tolerance,
-    estimator,
-    family_options,
-    fit_options,
-    listed,
-    read_components,
-)
+from fedgrem.cli.options import Criterion, Missing, estimator, family_options, fit_options, listed, read_components
 from fedgrem.cli.screen import boxed, notice, print_model, progress_bar, warnings_as_notices
 
 if TYPE_CHECKING:
@@ -43,9 +23,9 @@ RUNS, DONE = "search_runs", "search_done"
 
 
 def fit(
-    study: StudyFolder,
-    components: Components,
-    out: ModelFolder,
+    study: opt.StudyFolder,
+    components: opt.Components,
+    out: opt.ModelFolder,
     algorithm: Annotated[
         str, typer.Option(metavar="NAME", help="How the sites work together: fedgrem, fedem, fedgmm, tgmm, ...")
     ] = "fedgrem",
@@ -56,15 +36,15 @@ def fit(
         str | None,
         typer.Option(metavar="A,B,...", help="Columns that sites must have, in order.", show_default="not asked"),
     ] = None,
-    covariance: CovarianceOption = None,
-    noise: NoiseOption = None,
-    missing: MissingOption = Missing.refuse,
-    penalty: Penalty = "auto",
-    criterion: CriterionOption = Criterion.bic,
-    max_rounds: MostRounds = 1000,
-    tol: Tolerance = 1e-6,
-    n_init: Restarts = 10,
-    seed: Seed = 0,
+    covariance: opt.CovarianceOption = None,
+    noise: opt.NoiseOption = None,
+    missing: opt.MissingOption = Missing.refuse,
+    penalty: opt.Penalty = "auto",
+    criterion: opt.CriterionOption = Criterion.bic,
+    max_rounds: opt.MostRounds = 1000,
+    tol: opt.Tolerance = 1e-6,
+    n_init: opt.Restarts = 10,
+    seed: opt.Seed = 0,
     min_sites: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="With fewer answers, the fit pauses.", show_default="more than half"),
@@ -75,7 +55,7 @@ def fit(
     poll: Annotated[
         bool, typer.Option("--poll", help="Let sites fetch their orders: slower, for networks where pushing fails.")
     ] = False,
-    force: Force = False,
+    force: opt.Force = False,
 ) -> None:
     """Fit one mixture per site over the network, pulled to a common center, and save it.
 
@@ -116,7 +96,7 @@ def fit(
         _finish(talk, begin(place, asked))
 
 
-def resume(study: StudyFolder) -> None:
+def resume(study: opt.StudyFolder) -> None:
     """Take the last fit up again, where it was, and save its model where it was to go.
 
     After a crash of the server, of the machine, or of this command; or when a fit has paused for want of sites. The end
@@ -257,7 +237,7 @@ def replay(
 
     * `fedgrem replay study/server/runs/run-20260101-120000-000/journal`
     """
-    from fedgrem.engines.remote.replay import replay as play
+    from fedgrem.engines.remote.run import replay as play
 
     played = play(journal)
     headers = ("exchange", "task", "answered", "numbers", "bytes out", "bytes in", "seconds")

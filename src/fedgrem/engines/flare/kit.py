@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from fedgrem.errors import InputError, SitesError
 
-CONTROLLER = "fedgrem.engines.flare.controller.CenterController"
-EXECUTOR = "fedgrem.engines.flare.executor.SiteExecutor"
-GUARD = "fedgrem.engines.flare.filters.OutgoingGuard"
+CONTROLLER = "fedgrem.engines.flare.center.CenterController"
+EXECUTOR = "fedgrem.engines.flare.site.SiteExecutor"
+GUARD = "fedgrem.engines.flare.site.OutgoingGuard"
 LAUNCHER = "fedgrem.engines.flare.launcher.RestartingLauncher"
 """What a job, a kit's policy and its resources name: the only classes of ours that NVFlare makes."""
 STUDY = "study.json"

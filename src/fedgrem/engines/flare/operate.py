@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from fedgrem.engines.flare.job import write_job
 from fedgrem.engines.flare.kit import OPERATOR, Study
 from fedgrem.engines.flare.processes import wait_until
+from fedgrem.engines.remote.progress import count_lines, follow
 from fedgrem.engines.remote.result import RESULT, Finished, read_result
 from fedgrem.engines.remote.roster import Rules
-from fedgrem.engines.remote.watch import count_lines, follow
 from fedgrem.errors import InputError, PausedError, SitesError
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.spec import FitSpec, read_spec

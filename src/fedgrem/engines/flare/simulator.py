@@ -15,10 +15,10 @@ from fedgrem.engines.flare.job import write_job
 from fedgrem.engines.flare.kit import CONTROLLER, EXECUTOR, GUARD
 from fedgrem.engines.flare.processes import check_flare
 from fedgrem.engines.remote.declaration import check_over_network
+from fedgrem.engines.remote.progress import Outcome, follow
 from fedgrem.engines.remote.result import RESULT, Finished, read_result
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.site import Settings, write_settings
-from fedgrem.engines.remote.watch import Outcome, follow
 from fedgrem.errors import InputError, SitesError
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.spec import FitSpec
