@@ -94,10 +94,11 @@ def start(
     * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 10`
     """
     from fedgrem.engines.flare.kit import server_address
-    from fedgrem.engines.flare.processes import site_command, start_site
+    from fedgrem.engines.flare.processes import check_stopped, site_command, start_site
     from fedgrem.engines.remote.site import read_rows, write_settings
 
     name = _site(kit)
+    check_stopped(kit, f"site {name!r}")  # before the settings of what runs are written over
     settings = _settings(kit, data, columns, target, weight, floor)._replace(cap=cap)
     rows = read_rows(name, settings).sites[0].rows
     write_settings(settings, kit / "local")

@@ -73,10 +73,15 @@ def _command(module: str, kit: Path, config: str, *more: str) -> list[str]:
     return [*program, "-m", str(kit.resolve()), "-s", config, "--set", *settings]
 
 
-def _start(kit: Path, command: list[str], who: str) -> int:
+def check_stopped(kit: Path, who: str) -> None:
+    """Refuse to start, or to change, what runs."""
     running = process_of(kit)
     if running is not None:
         raise SitesError(f"{who} is running already (process {running}); stop it first, or leave it running.")
+
+
+def _start(kit: Path, command: list[str], who: str) -> int:
+    check_stopped(kit, who)
     (kit / "transfer").mkdir(exist_ok=True)
     with (kit / CONSOLE).open("ab") as console, open(os.devnull, "rb") as nothing:
         # Not a Popen: the process outlives this one, and nobody here waits for it.
