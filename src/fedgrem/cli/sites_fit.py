@@ -72,12 +72,12 @@ def fit(
 
     * `fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/`
     """
+    place = open_study(study)  # before the heavy imports: it sees to where they are kept compiled
     from fedgrem.engines.flare.operate import Fit, begin, session
     from fedgrem.engines.remote.roster import Rules
     from fedgrem.estimators.network import spec_for
     from fedgrem.estimators.selection import candidate, fewest
 
-    place = open_study(study)
     check_folder(out, force=force)
     numbers = read_components(components)
     options = fit_options(numbers, penalty, criterion, max_rounds, tol, n_init, seed)
@@ -106,9 +106,9 @@ def resume(study: opt.StudyFolder) -> None:
 
     * `fedgrem sites start study/`, then `fedgrem sites resume study/`
     """
+    place = open_study(study)
     from fedgrem.engines.flare.operate import last_unfinished, session
 
-    place = open_study(study)
     run = last_unfinished(place)
     with session(place) as talk:
         _finish(talk, run)
