@@ -13,6 +13,7 @@ import typer
 
 from fedgrem.cli.files import check_writable
 from fedgrem.cli.options import listed
+from fedgrem.cli.screen import notice, plain_table
 from fedgrem.studies.registry import STUDIES
 
 if TYPE_CHECKING:
@@ -118,7 +119,6 @@ def reproduce(
     """
     from rich.console import Console
 
-    from fedgrem.cli.screen import notice
     from fedgrem.studies.command import choose, n_done, play
     from fedgrem.studies.page import duration
 
@@ -162,8 +162,6 @@ def _escaped(text: str) -> str:
 
 def _rich_table(table: Table, width: int) -> Any:
     """The table for a screen; a narrow one shows means only, and names the methods whatever the width."""
-    from fedgrem.cli.tables import plain_table
-
     narrow = max(sum(len(cell) + 2 for cell in row) for row in [table.headers, *table.rows]) > width
     title = table.title.replace("mean (sd)", "mean") if narrow else table.title
     shown = plain_table(title, table.headers)
