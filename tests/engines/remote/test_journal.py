@@ -8,8 +8,7 @@ import pytest
 from fedgrem.engines.remote.declaration import CENSUS, STEP
 from fedgrem.engines.remote.engine import Answer
 from fedgrem.engines.remote.journal import HEAD, JOURNAL, MAGIC, Journal, Record, read_journal
-from fedgrem.engines.remote.replay import replay
-from fedgrem.engines.remote.run import fit_over_network
+from fedgrem.engines.remote.run import fit_over_network, replay
 from fedgrem.errors import ModelFileError
 from fedgrem.estimators.network import spec_for
 from tests.engines.remote.studies import NAMES, AtHand, fields, spec_of
