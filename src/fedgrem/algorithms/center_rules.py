@@ -18,7 +18,6 @@ from fedgrem.kernels.center import (
 from fedgrem.kernels.log_ratio import from_log_ratio, to_log_ratio
 from fedgrem.types import Array
 
-
 FAR_CHANCE = 0.2
 """An honest site is with this chance farther out than up to where its pull on the center grows with its distance."""
 MOST_ROWS = 3.0
@@ -139,7 +138,9 @@ class EmpiricalBayes:
         return Centered(shrunk, found.center, trusted, found.iterations, found.gap, between)
 
 
-CENTER_RULES: dict[str, type[CenterRule]] = {rule.name: rule for rule in (EmpiricalBayes, Redescending, Huber, Alternating)}
+CENTER_RULES: dict[str, type[CenterRule]] = {
+    rule.name: rule for rule in (EmpiricalBayes, Redescending, Huber, Alternating)
+}
 """name -> class; every row runs through the conformance tests."""
 
 

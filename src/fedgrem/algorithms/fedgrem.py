@@ -17,7 +17,14 @@ from fedgrem.algorithms.base import (
     middle_weights,
     vanished,
 )
-from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, CenterRule, EmpiricalBayes, Redescending, pool_weights
+from fedgrem.algorithms.center_rules import (
+    CENTER_RULES,
+    Alternating,
+    CenterRule,
+    EmpiricalBayes,
+    Redescending,
+    pool_weights,
+)
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
@@ -302,7 +309,7 @@ class FedGrEM(Options):
 
     def _rows(self, n_rows: Array, weights: Array) -> Array:
         """(K, ..., R) how many rows a component holds."""
-        return n_rows.reshape(-1, *(1,) * (weights.ndim - 1)) * self.share(weights) / weights.shape[-1]
+        return np.asarray(n_rows.reshape(-1, *(1,) * (weights.ndim - 1)) * self.share(weights) / weights.shape[-1])
 
     def _threshold(self, n_rows: Array, weights: Array, penalty: Array) -> Array:
         """(..., R) of a full step."""
@@ -339,7 +346,7 @@ class FedGrEM(Options):
         # Into the units of the noise and back is not exact: what was moved onto the center is on it.
         on_center = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         shrunk = np.where(on_center, center, shrunk)
-        noise, common = self._shrink_noise(family, central, sent, present)
+        noise, common, noise_between = self._shrink_noise(family, central, sent, present)
         weights, common_weights = sent.weights, central.weights
         if common_weights is not None and np.any(state.pull.weights_penalty):
             weights_penalty = self._weights_penalty(central)
@@ -361,9 +368,9 @@ class FedGrEM(Options):
         pulled = np.where(state.pull.pulled.reshape(lead), 1.0, 0.0)
         if found.between is None:
             return after, Influence(weight * found.trust * pulled, within / step, penalty, found.iterations, found.gap)
-        moved = np.where(on_center[..., 0], np.inf, row_norm(theta - found.shrunk)) * np.isfinite(within)
+        moved = np.where(within > 0, np.where(on_center[..., 0], np.inf, row_norm(theta - found.shrunk)), 0.0)
         say = self._rows(central.n_rows, sent.weights) * present.reshape(lead) * pulled
-        return after, Influence(say, moved, penalty, found.iterations, found.gap, found.between)
+        return after, Influence(say, moved, penalty, found.iterations, found.gap, found.between, noise_between)
 
     @property
     def center_rule(self) -> CenterRule:
@@ -425,11 +432,11 @@ class FedGrEM(Options):
 
     def _shrink_noise(
         self, family: Family, central: Central, sent: Params, present: Array
-    ) -> tuple[Array | None, Array | None]:
-        """The sites' noises shrunk towards a common one, and that."""
+    ) -> tuple[Array | None, Array | None, Array | None]:
+        """The sites' noises shrunk towards a common one, that, and how much they truly differ if that is estimated."""
         state: State = central.extra
         if sent.noise is None or central.noise is None:
-            return None, None
+            return None, None, None
         # About the common noise of the starts, in every round: were the chart to move with the center, the center of
         # two very different sites would wander.
         chart, width = state.reference, sent.theta.shape[-1]
@@ -447,7 +454,8 @@ class FedGrEM(Options):
         rule, rows = (self.center_rule, held / count) if state.pull.estimated else (self.rule, held)
         found = rule(away, weight, threshold, rows, start, present)
         shrunk, center = (family.absolute_noise(a, chart, width) for a in (found.shrunk, found.center))
-        return np.where((found.shrunk == found.center).all(axis=-1, keepdims=True), center, shrunk), center
+        shrunk = np.where((found.shrunk == found.center).all(axis=-1, keepdims=True), center, shrunk)
+        return shrunk, center, found.between
 
 
 def _following(central: Central, center: Array, common: Array | None) -> Params:

@@ -50,8 +50,8 @@ class Family(Protocol):
     exponential: ClassVar[bool]
     """Whether components are an exponential family: sums of features are all a step needs, and tell standard errors."""
     unit_errors: ClassVar[bool]
-    """Whether every coordinate of an M-step, in units of the noise, has a variance of about one over the rows held: then
-    estimates of the sites tell how much these truly differ."""
+    """Whether every coordinate of an M-step, in units of the noise, has a variance of about one over the rows held:
+    then estimates of the sites tell how much these truly differ."""
     joint_starts: ClassVar[int]
     """Joint starts that sites improve together before round 1; 0 where a site's own rows suffice."""
     path_steps: ClassVar[int]

@@ -40,7 +40,10 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
         path = choice.as_arrays(~pulled)
         weights_penalty, estimated = choice.weights_penalty, choice.estimated
     pull = Pull(
-        np.asarray(penalty), np.asarray(penalty if noise_penalty is None else noise_penalty), pulled, weights_penalty,
+        np.asarray(penalty),
+        np.asarray(penalty if noise_penalty is None else noise_penalty),
+        pulled,
+        weights_penalty,
         estimated,
     )
     central = spec.algorithm.begin(spec.family, params, starts.n_rows, pull)

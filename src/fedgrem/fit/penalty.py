@@ -124,7 +124,7 @@ def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]
     Where the noise is estimated and its penalty not given, that is chosen first, on a path of its own, if it has as
     many numbers as a component: what is good for few is not good for many. A single variance has the components'
     penalty. With a given penalty, the path only tells what the sites gain by it, and they begin at their starts. Where
-    the center rule finds by itself how strongly to pull, so it does: then fitting alone is all that it is compared with.
+    the center rule finds by itself how strongly to pull, that is compared with fitting alone, and with nothing else.
     """
     params = starts.params
     given = spec.penalty
@@ -272,9 +272,7 @@ def walk(
     return Trip(judged.gain, judged.error, central.params)
 
 
-def pick(
-    gain: Array, penalties: tuple[float, ...] = PENALTIES, *, bounded: bool = True
-) -> tuple[int, Array, Array]:
+def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES, *, bounded: bool = True) -> tuple[int, Array, Array]:
     """Which penalty of the path to take, given what every site gains by each, ``(K, M)``.
 
     The largest finite one that is within one standard error of the best finite one: where penalties do equally well,
