@@ -29,7 +29,7 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     traits, params, path = spec.algorithm.traits, starts.params, {}
     noise_penalty = spec.algorithm.noise_penalty
     penalty = spec.start_penalty
-    pulled, estimated = everyone(n_sites), False
+    pulled = everyone(n_sites)
     # Where nothing is compared, weights are pooled only if that is asked for.
     weights_penalty = penalty if spec.algorithm.pool_weights is True else 0.0
     compared = spec.penalty is None or (spec.fallback and spec.penalty > 0)
@@ -38,13 +38,13 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
         penalty, noise_penalty = choice.penalty, choice.noise_penalty
         pulled = ~(choice.losers() & spec.fallback)
         path = choice.as_arrays(~pulled)
-        weights_penalty, estimated = choice.weights_penalty, choice.estimated
+        weights_penalty = choice.weights_penalty
     pull = Pull(
         np.asarray(penalty),
         np.asarray(penalty if noise_penalty is None else noise_penalty),
         pulled,
         weights_penalty,
-        estimated,
+        spec.estimates_pull,
     )
     central = spec.algorithm.begin(spec.family, params, starts.n_rows, pull)
     played = yield from play_rounds(spec, central, names)

@@ -77,8 +77,6 @@ class Choice(NamedTuple):
     """(M,)"""
     weights_penalty: float = 0.0
     """Of the mixture weights; 0 leaves every site its own."""
-    estimated: bool = False
-    """Whether the center rule finds how strongly to pull."""
 
     def at_choice(self) -> tuple[Array, Array]:
         """(K,) and (K,): each site's gain at the chosen penalty, and its standard error."""
@@ -128,7 +126,7 @@ def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]
     """
     params = starts.params
     given = spec.penalty
-    estimated = given is None and spec.algorithm.estimates(spec.family)
+    estimated = spec.estimates_pull
     penalties = ESTIMATED if estimated else PENALTIES if given is None else (0.0, float(given))
     fixed = spec.algorithm.noise_penalty
     noise, said = (np.zeros(0), np.zeros(0), np.zeros(0)), 0
@@ -149,7 +147,7 @@ def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]
         params = _begin_together(params, trip, penalties)
     choice = Choice(
         penalty, penalty if fixed is None else float(fixed), np.array(penalties), gain, error, trip.gain, trip.error,
-        *noise, weights_penalty, estimated and penalty > 0,
+        *noise, weights_penalty,
     )  # fmt: skip
     return choice, params
 
@@ -226,7 +224,7 @@ def _seen(starts: Starts, parts: Array) -> Array:
 
 def _begin_together(params: Params, trip: Trip, penalties: tuple[float, ...]) -> Params:
     """Where the sites begin: at the fit with a strong pull, or, where that loses on held-out rows, at their starts."""
-    place = 1 if penalties == ESTIMATED else max(m for m, penalty in enumerate(penalties) if penalty <= TOGETHER)
+    place = max(m for m, penalty in enumerate(penalties) if penalty <= TOGETHER)
     gains = trip.gain[:, place] > 0
 
     def first(start: Array, fits: Array) -> Array:
@@ -253,7 +251,7 @@ def walk(
     )
     along, along_noise = (np.broadcast_to(np.array(c, dtype=float), (2, count)) for c in (penalties, noise_penalties))
     # The rows that a fit may see decide its pull: half of them, or three quarters.
-    pull = Pull(along, along_noise, everyone(n_sites), estimated=penalties == ESTIMATED)
+    pull = Pull(along, along_noise, everyone(n_sites), estimated=spec.estimates_pull)
     central = algorithm.begin(family, fits, _seen(starts, parts), pull)
     for number in range(1, rounds + 1):
         told = Progress(

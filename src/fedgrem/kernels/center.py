@@ -230,10 +230,10 @@ def between_sites(theta: Array, rows: Array, center: Array, present: Array | Non
 
     Examples
     --------
-    >>> theta = np.array([-3.0, -1.0, 0.0, 1.0, 3.0, 90.0])[:, None, None] * np.ones(4)
-    >>> between, trust = between_sites(theta, np.full((6, 1), 100.0), np.zeros((1, 4)))
+    >>> theta = np.array([-2.0, -1.0, 1.0, 2.0, 90.0])[:, None, None] * np.ones(4)
+    >>> between, trust = between_sites(theta, np.full((5, 1), 100.0), np.zeros((1, 4)))
     >>> bool(1.0 < between[0] < 4.0), trust[:, 0].round(2).tolist()
-    (True, [1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    (True, [1.0, 1.0, 1.0, 1.0, 0.0])
     """
     size, heard = theta.shape[-1], slice(None) if present is None else present
     square = np.square(theta - center).sum(axis=-1)

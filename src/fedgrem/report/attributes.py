@@ -55,7 +55,7 @@ def sharing(model: BaseFederatedMixture) -> Sharing:
 
 def estimates_pull(model: BaseFederatedMixture) -> bool:
     """Whether the between-site variance says how strongly sites are pulled, and no penalty."""
-    return bool(np.isfinite(model.between_site_variance_).any())
+    return bool(np.isfinite(model.between_site_variance_).any()) and model.penalty_ > 0
 
 
 def pull_words(model: BaseFederatedMixture) -> str:
