@@ -20,6 +20,7 @@ import numpy as np
 
 from fedgrem.algorithms.center_rules import CENTER_RULES
 from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.robust_rules import ROBUST_RULES
 from fedgrem.attacks import ATTACKS, attack_rows, fit_attacked
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import simulate
@@ -133,13 +134,18 @@ def main():
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--attacks", nargs="+", default=[], choices=list(ATTACKS), metavar="NAME", help="default: all")
     parser.add_argument("--rule", default=None, choices=list(CENTER_RULES), help="center rule; default: the default")
+    parser.add_argument("--mixing", action="store_true", help="with nearest-neighbour mixing before the rule")
+    parser.add_argument("--bad", type=float, default=0.3, help="share of bad sites that a rule is told, if it asks")
     parser.add_argument("--each", action="store_true", help="a line for every attack, not only the worst of each cell")
     parser.add_argument("--verdicts", action="store_true", help="likewise, recall and false alarms of every attack")
     parser.add_argument("--processes", type=int, default=2)
     chosen = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     attacks = chosen.attacks or list(ATTACKS)
-    algorithm = FedGrEM() if chosen.rule is None else FedGrEM(center=CENTER_RULES[chosen.rule]())
+    algorithm = FedGrEM()
+    if chosen.rule is not None:
+        told = {"bad": chosen.bad, "mixing": chosen.mixing} if chosen.rule in ROBUST_RULES else {}
+        algorithm = FedGrEM(center=CENTER_RULES[chosen.rule](**told))
     seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
     tasks = [(chosen.model, h, n_sites, seed) for n_sites in chosen.sites for h in chosen.similarity for seed in seeds]
     play = partial(one_seed, shares=chosen.share, attacks=attacks, algorithm=algorithm)

@@ -13,6 +13,10 @@ import numpy as np
 
 from fedgrem.algorithms.center_rules import CENTER_RULES
 
+MIXED = [name for name, rule in CENTER_RULES.items() if "mixing" in {one.name for one in fields(rule)}]
+RULES = {name: rule() for name, rule in CENTER_RULES.items()}
+RULES |= {f"nnm+{name}": CENTER_RULES[name](mixing=True) for name in MIXED}
+
 DISTANCES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 100.0)
 """Of colluders from the honest mean, over the usual distance of an honest vector."""
 
@@ -60,7 +64,7 @@ def center_of(rule, theta, threshold):
 def main():
     """Print a line for every rule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rules", nargs="+", default=list(CENTER_RULES), choices=list(CENTER_RULES))
+    parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
     parser.add_argument("--bad", nargs="+", type=int, default=[0, 2, 4, 6, 8])
     parser.add_argument("--vectors", type=int, default=20)
     parser.add_argument("--dimensions", type=int, default=10)
@@ -76,7 +80,7 @@ def main():
             generator = np.random.default_rng(n_bad)
             honest = generator.normal(size=(chosen.vectors - n_bad, chosen.problems, chosen.dimensions))
             least = np.sqrt((honest.mean(axis=0) ** 2).mean())
-            rule, ratios = told(CENTER_RULES[name](), n_bad, chosen.vectors), {}
+            rule, ratios = told(RULES[name], n_bad, chosen.vectors), {}
             tried = attacks(honest, n_bad, generator) if n_bad else {"none": honest[:0]}
             for attack, bad in tried.items():
                 with np.errstate(all="ignore"):

@@ -1,45 +1,14 @@
 """How K site estimates of a component become a center: one class a rule, a value that an algorithm holds."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar
 
 import numpy as np
 
+from fedgrem.algorithms.centered import Centered, CenterRule
+from fedgrem.algorithms.robust_rules import ROBUST_RULES
 from fedgrem.kernels.center import alternate_to_center, shrink_to_center, trust
 from fedgrem.types import Array
-
-
-class Centered(NamedTuple):
-    """What a center rule answers."""
-
-    shrunk: Array
-    """(K, ..., R, q)"""
-    center: Array
-    """(..., R, q)"""
-    trust: Array
-    """(K, ..., R) in [0, 1]: by what the rule multiplied each site's weight."""
-    iterations: Array
-    gap: Array
-
-
-class CenterRule(Protocol):
-    """A function of site estimates in noise units."""
-
-    name: ClassVar[str]
-
-    def __call__(
-        self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
-    ) -> Centered:
-        """The center, and the sites shrunk to it.
-
-        Parameters
-        ----------
-        theta : (K, ..., R, q) estimates, aligned; start : (..., R, q) the last center.
-        weight, threshold, held : (K, ..., R) what a site counts for, how far it is pulled, and how many rows its
-            estimate rests on.
-        present : (K,) whose estimates are of this round; the others have weight 0.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -86,5 +55,8 @@ class Alternating:
         return Centered(found.shrunk, found.center, np.ones_like(weight), found.iterations, found.gap)
 
 
-CENTER_RULES: dict[str, type[CenterRule]] = {rule.name: rule for rule in (Redescending, Huber, Alternating)}
+CENTER_RULES: dict[str, type[CenterRule]] = {
+    **{rule.name: rule for rule in (Redescending, Huber, Alternating)},
+    **ROBUST_RULES,
+}
 """name -> class; every row runs through the conformance tests."""

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, lots, middle, vanished
-from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, CenterRule, Redescending
+from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, Redescending
+from fedgrem.algorithms.centered import CenterRule
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray

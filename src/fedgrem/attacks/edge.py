@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.center_rules import Centered, CenterRule, Redescending
+from fedgrem.algorithms.center_rules import Redescending
+from fedgrem.algorithms.centered import Centered, CenterRule
 from fedgrem.attacks.base import Crowd, ParamsAttack, Scene, all_alike, find
 from fedgrem.attacks.estimates import common_direction
 from fedgrem.fit.starts import steady_penalty
