@@ -96,7 +96,8 @@ class FedGrEM(Options):
 
     Parameters
     ----------
-    center : the center rule, an object of :mod:`fedgrem.algorithms.center_rules` or its name.
+    center : the center rule, an object of :mod:`fedgrem.algorithms.center_rules` or
+        :mod:`fedgrem.algorithms.robust_rules`, or its name.
     step_size : C_eta, below 2.
     step_weights : whose weight a step is divided by: that of the present E-step, floored at a fifth of 1/R, which
         settles; or the paper's initial one, which may not.

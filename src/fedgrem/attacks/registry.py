@@ -80,7 +80,13 @@ ATTACKS: Mapping[str, Entry] = {
         SHEJWALKAR,
         "Sends what is as far off as possible, but no farther from any honest site than two of these are apart.",
     ),
-    "mimic": Entry(estimates.Mimic(), "mimic", KARIMIREDDY, "All bad sites repeat what the oddest honest site says."),
+    "mimic": Entry(
+        estimates.Mimic(),
+        "mimic",
+        KARIMIREDDY,
+        "All bad sites repeat what the oddest honest site says.",
+        spares_mean="It repeats the noise of one honest site: the mean is a little noisier, and not biased.",
+    ),
     "labels": Entry(estimates.PermutedLabels(), "permuted labels", OURS, "Components are relabelled in every message."),
     "collapse": Entry(estimates.Collapse(), "collapse", OURS, "Sends the mean of all components for each of them."),
     "shift": Entry(estimates.Shift(), "shift", OURS, "Sends the honest mean, moved by twice the usual distance."),
@@ -101,14 +107,22 @@ ATTACKS: Mapping[str, Entry] = {
         "poisoned starts",
         OURS,
         "Sends made-up components before round 1, and is honest afterwards.",
+        spares_mean="Starts are medians of the sites, and the mean of later rounds forgets them.",
     ),
     "restless": Entry(
         Only(estimates.Restless(), ("step",)),
         "restless",
         OURS,
         "Moves every component by 0.02 in every round, for ever.",
+        spares_mean="Its moves have no direction in common, and average out; what it costs is rounds.",
     ),
-    "stale": Entry(estimates.Stale(), "stale", OURS, "Sends back what it was sent."),
+    "stale": Entry(
+        estimates.Stale(),
+        "stale",
+        OURS,
+        "Sends back what it was sent.",
+        spares_mean="It pulls nowhere; the mean only does without its rows.",
+    ),
     "huge": Entry(estimates.Constant(1e200), "huge values", FOLK, "Sends 1e200 for every component parameter."),
     "huge-start": Entry(
         Only(estimates.OneCell(1e200), START_TASKS),
@@ -117,29 +131,75 @@ ATTACKS: Mapping[str, Entry] = {
         "A single 1e200 in what it sends before round 1.",
     ),
     "large": Entry(estimates.Constant(1e8), "large values", FOLK, "Sends 1e8 for every component parameter."),
-    "nan": Entry(estimates.Constant(float("nan")), "not a number", FOLK, "Sends NaN for every component parameter."),
+    "nan": Entry(
+        estimates.Constant(float("nan")),
+        "not a number",
+        FOLK,
+        "Sends NaN for every component parameter.",
+        spares_mean="Every engine that checks replies refuses it by name, and the site takes no part.",
+    ),
     # -- on everything else
     "rows-x10": Entry(claims.FalseSize(10.0), "ten times the rows", OURS, "Claims ten times the rows it has."),
     "rows-1e6": Entry(claims.FalseSize(rows=1e6), "a million rows", OURS, "Claims a million rows."),
-    "piled-weight": Entry(estimates.PiledWeight(), "piled weight", OURS, "Claims all rows for one component."),
+    "piled-weight": Entry(
+        estimates.PiledWeight(),
+        "piled weight",
+        OURS,
+        "Claims all rows for one component.",
+        spares_mean="Its parameters are honest: they count for too much in one place and too little in the others.",
+    ),
     "step-scale": Entry(
         claims.StepScale(), "tiny step scale", OURS, "Reports that its steps are tiny, to be weighed more."
     ),
     "gains-strong": Entry(
-        claims.LyingGains("strong"), "gains of sharing", OURS, "Says that the strongest pull serves best."
+        claims.LyingGains("strong"),
+        "gains of sharing",
+        OURS,
+        "Says that the strongest pull serves best.",
+        spares_mean="A plain mean has no penalty to choose; what is attacked is that choice.",
     ),
     "gains-none": Entry(
-        claims.LyingGains("none"), "gains of being alone", OURS, "Says that fitting alone serves best."
+        claims.LyingGains("none"),
+        "gains of being alone",
+        OURS,
+        "Says that fitting alone serves best.",
+        spares_mean="A plain mean has no penalty to choose; what is attacked is that choice.",
     ),
     "likelihoods": Entry(
-        claims.LyingLikelihoods(), "lying likelihoods", OURS, "Calls the worst start the best, and all fits too good."
+        claims.LyingLikelihoods(),
+        "lying likelihoods",
+        OURS,
+        "Calls the worst start the best, and all fits too good.",
+        spares_mean="A mean does not ask for them; what is attacked are starts, verdicts and selection.",
     ),
     "information": Entry(
-        claims.LyingInformation(), "lying information", OURS, "Claims to know its parameters a million times too well."
+        claims.LyingInformation(),
+        "lying information",
+        OURS,
+        "Claims to know its parameters a million times too well.",
+        spares_mean="A mean does not ask for it; what is attacked is standard errors.",
     ),
-    "census": Entry(claims.LyingCensus(), "lying census", OURS, "Reports columns that are a million times too wide."),
-    "silent": Entry(claims.Silent(), "silent", FOLK, "Answers before round 1, and never again."),
-    "every-other": Entry(claims.Silent(2), "silent every other time", FOLK, "Answers every other message."),
+    "census": Entry(
+        claims.LyingCensus(),
+        "lying census",
+        OURS,
+        "Reports columns that are a million times too wide.",
+        spares_mean="Units are medians of the sites, and a fit in the units of the rows asks for none.",
+    ),
+    "silent": Entry(
+        claims.Silent(),
+        "silent",
+        FOLK,
+        "Answers before round 1, and never again.",
+        spares_mean="The mean only does without its rows; what is attacked is that a fit ends.",
+    ),
+    "every-other": Entry(
+        claims.Silent(2),
+        "silent every other time",
+        FOLK,
+        "Answers every other message.",
+        spares_mean="The mean only does without its rows half of the time; what is attacked is that a fit ends.",
+    ),
     "fuzz": Entry(
         claims.Fuzz(), "fuzz", FOLK, "Replaces one number in twenty, of any kind, by one of the worst there are."
     ),
