@@ -6,16 +6,17 @@ from fedgrem.data.units import Census
 from fedgrem.errors import InputError
 from fedgrem.fit.conversation import Agreed, Ask, Phase, Progress
 from fedgrem.fit.spec import FitSpec
+from fedgrem.types import Array
 
 
-def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[Agreed]:
-    """Ask every site for its census, and agree on the units of the fit."""
+def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[tuple[Agreed, Array]]:
+    """Ask every site for its census, and agree on the units of the fit; also returns what cells there are, (K, p)."""
     told = Progress("census", 0, spec.max_rounds, float("nan"))
     replies = yield Ask("census", (), told)
     census: Census = replies.mail
     check_columns(spec, census)
     units = spec.units.units(census.mean, census.deviation)
-    return Agreed(units, bool(np.any(census.gaps)))
+    return Agreed(units, bool(np.any(census.gaps))), census.seen
 
 
 def check_columns(spec: FitSpec, census: Census) -> None:
