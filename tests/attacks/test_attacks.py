@@ -1,5 +1,6 @@
 """Every attack of the registry: what it must not do, what it must, and what its formula says."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from fedgrem.algorithms.centered import Centered
 from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.attacks import (
     ATTACKS,
     Attacked,
@@ -36,6 +38,7 @@ from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.kernels.scores import parameter_errors
 from fedgrem.types import Params, Upload, map_arrays, named_arrays
+from tests.conformance.engines import FakeWire
 
 N_SITES, BAD = 7, ("site-06", "site-07")
 IS_BAD = np.arange(N_SITES) >= 5
@@ -343,6 +346,30 @@ def test_what_a_network_would_refuse_later_counts_as_absent():
     changed = Attacked(InProcess(data, spec), Only(claims.FalseSize(10.0), ("step",)), BAD, spec=spec)
     run(spec, changed)
     assert "600 rows, and said 60 before" in changed.refused["site-06"]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [one() for one in ALGORITHMS.values() if not one.traits.pools_rows] + [FedGrEM(sites=0.6), FedGrEM(center="krum")],
+    ids=repr,
+)
+@pytest.mark.parametrize("name", ["edge-loud", "worst-shift", "alie", "ipm", "mimic", "stale", "every-other"])
+def test_every_algorithm_can_be_attacked(name, algorithm):
+    spec = spec_of("gmm")
+    spec = replace(spec, algorithm=algorithm, penalty=1.0, fallback=False)
+    result = fit_attacked(spec, federation("gmm"), ATTACKS[name].attack, BAD)
+    assert result.site_names == federation("gmm").names
+    assert np.isfinite(result.theta[:5]).all()
+
+
+@pytest.mark.parametrize("name", ["edge-loud", "chaos"])
+def test_an_attack_is_the_same_around_every_engine(name):
+    spec, data = spec_of("tied", penalty=1.0, fallback=False), federation("tied")
+    results = [
+        run(spec, Attacked(engine(data, spec), ATTACKS[name].attack, BAD, spec=spec))
+        for engine in (InProcess, FakeWire)
+    ]
+    np.testing.assert_allclose(results[0].theta, results[1].theta, rtol=1e-6, atol=1e-8)
 
 
 def test_sites_that_are_not_there_cannot_be_bad():

@@ -16,8 +16,6 @@ from fedgrem.types import Array, Params
 
 FARTHEST = 16.0
 """Times the usual honest distance beyond which no weak spot is looked for."""
-LEAST_PART = 0.05
-"""Of an even share: what a component is taken to hold at least."""
 
 
 class Probe(NamedTuple):
@@ -43,7 +41,8 @@ def probe(others: Crowd, scene: Scene) -> Probe:
     usual = np.sqrt(((honest - mean) ** 2).sum(axis=-1).mean(axis=0))
     direction = common_direction(mean, scene)
     lead = (-1, *(1,) * (mean.ndim - 1))
-    share = np.maximum(others.middle.weights * mean.shape[-2], LEAST_PART)
+    weights = others.middle.weights
+    share = algorithm.share(weights) if hasattr(algorithm, "share") else np.ones_like(weights)
     held = scene.n_rows.reshape(lead) * share
     weight = capped_rows(scene.n_rows).reshape(lead) * share
     if penalty is None or center is None or center[0].shape != mean.shape:

@@ -51,6 +51,7 @@ class Attacked:
             raise InputError(f"{', '.join(unknown)} is no site of this engine; bad sites are some of its own.")
         self._engine, self._attack, self._spec, self._seed, self._checked = engine, attack, spec, seed, checked
         self._bad = np.array([name in bad for name in engine.site_names])
+        self._n_rows = np.ones(len(self._bad))
         self._sizes: dict[str, float] = {}
         self._number = 0
         self.refused: dict[str, str] = {}
@@ -64,8 +65,10 @@ class Attacked:
     def ask(self, ask: Ask) -> Replies:
         """Let everyone answer honestly, then let the bad sites lie."""
         honest = self._engine.ask(ask)
-        n_rows = np.array(find(honest.mail, "n_rows"), dtype=float)
-        scene = Scene(ask, self._spec, self.site_names, self._bad, n_rows, self._number, self._seed)
+        # Of sites that are not asked this time, what they said last.
+        told = np.array(find(honest.mail, "n_rows"), dtype=float)
+        self._n_rows = np.where(honest.present, told, self._n_rows)
+        scene = Scene(ask, self._spec, self.site_names, self._bad, self._n_rows, self._number, self._seed)
         self._number += 1
         with np.errstate(all="ignore"):
             replies = among(honest, self._attack(honest, scene), self._bad)
