@@ -300,6 +300,17 @@ def test_colluders_find_the_edge_of_whatever_rule_there_is(attack, radius):
     np.testing.assert_array_equal(lie[0], lie[1])
 
 
+def test_scattered_colluders_are_about_the_edge_and_differ_the_same_way_in_every_message():
+    algorithm = FedGrEM(center=Within(4.0))
+    plain, first, second = (
+        bad_theta(edge.EdgeOfTrust(16, scatter=scatter), algorithm=algorithm, number=number)
+        for scatter, number in ((0.0, 0), (0.5, 1), (0.5, 2))
+    )
+    np.testing.assert_array_equal(first, second)
+    assert not np.allclose(first[0], first[1])
+    assert np.all(np.abs(first - plain) < 0.5 * 4.0 * HONEST.std(axis=0))
+
+
 # -- several at once
 
 

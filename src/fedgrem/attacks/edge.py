@@ -46,12 +46,10 @@ def probe(others: Crowd, scene: Scene) -> Probe:
     held = scene.n_rows.reshape(lead) * share
     weight = capped_rows(scene.n_rows).reshape(lead) * share
     if penalty is None or center is None or center[0].shape != mean.shape:
-        start, strength = (
-            mean,
-            np.full((n_sites, *mean.shape[:-2]), steady_penalty(scene.spec, n_sites, mean.shape[-1])),
-        )
+        # Before the rounds nothing is shrunk yet, and what is trusted is what the rounds would begin with.
+        start, strength = mean, np.asarray(steady_penalty(scene.spec, n_sites, mean.shape[-1]))
     else:
-        start, strength = family.to_noise(center[0], common), penalty[~scene.bad].max(axis=0)[None]
+        start, strength = family.to_noise(center[0], common), penalty[~scene.bad].max(axis=0)
     threshold = np.broadcast_to(strength[..., None] / np.sqrt(held), held.shape)
     theta = np.empty((n_sites, *mean.shape))
     theta[~scene.bad] = mean
@@ -73,10 +71,12 @@ class EdgeOfTrust(ParamsAttack):
     """Just inside the distance at which the center trusts a site as much as the middle honest one, all together.
 
     The distance is found by bisection on the trust that the center rule says it gives; a rule that trusts everyone
-    equally has no edge, and liars then go as far as is looked.
+    equally has no edge, and liars then go as far as is looked. With ``scatter``, they do not all say the same, but
+    differ by as many honest standard deviations, always in the same way.
     """
 
     steps: int = 10
+    scatter: float = 0.0
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
         """Bisect, component by component."""
@@ -87,7 +87,14 @@ class EdgeOfTrust(ParamsAttack):
             trust = np.broadcast_to(seen.ask(middle).trust, (len(scene.bad), *middle.shape))
             full = trust[scene.bad].min(axis=0) >= 0.99 * np.median(trust[~scene.bad], axis=0)
             low, high = np.where(full, middle, low), np.where(full, high, middle)
-        return all_alike(params, others.middle._replace(theta=seen.place(low)))
+        told = all_alike(params, others.middle._replace(theta=seen.place(low)))
+        if not self.scatter:
+            return told
+        theta = told.theta.copy()
+        for k, generator in scene.each("scatter").items():
+            own = generator.normal(size=theta.shape[-2:])
+            theta[k] += self.scatter * others.deviation * own
+        return told._replace(theta=theta)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,18 @@ ATTACKS: Mapping[str, Entry] = {
         OURS,
         "Colluders stand just where the center rule in use still trusts them as much as the middle honest site.",
     ),
+    "edge-scattered": Entry(
+        edge.EdgeOfTrust(scatter=0.7),
+        "edge of trust, scattered",
+        OURS,
+        "Colluders at the edge of trust who differ among themselves, nearly as much as honest sites do.",
+    ),
+    "sleeper": Entry(
+        Only(edge.EdgeOfTrust(), ("step",)),
+        "sleeper",
+        OURS,
+        "Colluders who are honest until the penalty is chosen, and then stand at the edge of trust.",
+    ),
     "worst-shift": Entry(
         edge.WorstShift(),
         "worst shift",

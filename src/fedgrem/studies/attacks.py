@@ -25,8 +25,8 @@ OURS = Method("fedgrem", "fedgrem", {}, None)
 RULES = ("median", "trimmed-mean", "geometric-median", "krum", "multi-krum", "centered-clipping")
 TRIED = (
     NONE, "far", "columns", "common-shift", "merged", "sign-flip", "noise", "alie", "ipm", "min-max", "mimic", "labels",
-    "collapse", "edge", "worst-shift", "poisoned-starts", "rows-1e6", "gains-strong", "edge-loud", "edge-gains",
-    "alie-loud", "chaos",
+    "collapse", "edge", "edge-scattered", "sleeper", "worst-shift", "poisoned-starts", "rows-1e6", "gains-strong",
+    "edge-loud", "edge-gains", "alie-loud", "chaos",
 )  # fmt: skip
 BARS = {0.0: {0.1: 1.2, 0.2: 1.5, 0.3: 2.0}, 1.0: {0.1: 1.1, 0.2: 1.15, 0.3: 1.3}}
 """h -> share of bad sites -> by what factor the worst attack may raise the error: about what the best of the field
