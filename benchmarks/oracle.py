@@ -1,8 +1,9 @@
 """Beside an oracle: `python benchmarks/oracle.py --seeds 100`.
 
-On the paper's Gaussian simulation (10 sites of 150 rows, one hostile), the largest error of the component means over the
-honest sites: of an oracle that knows the labels, who is honest and how alike the sites are, and shrinks the means of the
-labelled rows accordingly; of a fit with defaults; of one whose penalty is chosen on held-out rows; and of fitting alone.
+On the paper's Gaussian simulation (10 sites of 150 rows, one hostile), the largest error of the component means over
+the honest sites: of an oracle that knows the labels, who is honest and how alike the sites are, and shrinks the means
+of the labelled rows accordingly; of a fit with defaults; of one whose penalty is chosen on held-out rows; and of
+fitting alone.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Sites shrunk as far as they are alike, beside an oracle that knows the labels, who is honest and how alike they are."""
+"""Sites shrunk as far as they are alike; an oracle knows the labels, who is honest and how alike they are."""
 
 import numpy as np
 import pytest

@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from fedgrem.algorithms.center_rules import CenterRule, Redescending
+from fedgrem.algorithms.center_rules import Redescending
+from fedgrem.algorithms.centered import CenterRule
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
 from fedgrem.kernels.randomness import generator_for

@@ -1,11 +1,13 @@
 """How K site estimates of a component become a center: one class a rule, a value that an algorithm holds."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import chdtri
 
+from fedgrem.algorithms.centered import Centered, CenterRule
+from fedgrem.algorithms.robust_rules import ROBUST_RULES
 from fedgrem.kernels.center import (
     alternate_to_center,
     between_sites,
@@ -22,43 +24,6 @@ FAR_CHANCE = 0.2
 """An honest site is with this chance farther out than up to where its pull on the center grows with its distance."""
 MOST_ROWS = 3.0
 """Times the rows of the median site, in a component, that a site counts for at the most."""
-
-
-class Centered(NamedTuple):
-    """What a center rule answers."""
-
-    shrunk: Array
-    """(K, ..., R, q)"""
-    center: Array
-    """(..., R, q)"""
-    trust: Array
-    """(K, ..., R) in [0, 1]: by what the rule multiplied each site's weight."""
-    iterations: Array
-    gap: Array
-    between: Array | None = None
-    """(..., R) the between-site variance, where the rule estimates it."""
-
-
-class CenterRule(Protocol):
-    """A function of site estimates in noise units."""
-
-    name: ClassVar[str]
-    estimates: ClassVar[bool]
-    """Whether it finds by itself how strongly to pull; a penalty that is given is a threshold all the same."""
-
-    def __call__(
-        self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
-    ) -> Centered:
-        """The center, and the sites shrunk to it.
-
-        Parameters
-        ----------
-        theta : (K, ..., R, q) estimates, aligned; start : (..., R, q) the last center.
-        weight, threshold, held : (K, ..., R) what a site counts for, how far it is pulled, and how many rows its
-            estimate rests on.
-        present : (K,) whose estimates are of this round; the others have weight 0.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -139,7 +104,8 @@ class EmpiricalBayes:
 
 
 CENTER_RULES: dict[str, type[CenterRule]] = {
-    rule.name: rule for rule in (EmpiricalBayes, Redescending, Huber, Alternating)
+    **{rule.name: rule for rule in (EmpiricalBayes, Redescending, Huber, Alternating)},
+    **ROBUST_RULES,
 }
 """name -> class; every row runs through the conformance tests."""
 

@@ -17,14 +17,8 @@ from fedgrem.algorithms.base import (
     middle_weights,
     vanished,
 )
-from fedgrem.algorithms.center_rules import (
-    CENTER_RULES,
-    Alternating,
-    CenterRule,
-    EmpiricalBayes,
-    Redescending,
-    pool_weights,
-)
+from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, EmpiricalBayes, Redescending, pool_weights
+from fedgrem.algorithms.centered import CenterRule
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
@@ -139,7 +133,8 @@ class FedGrEM(Options):
 
     Parameters
     ----------
-    center : the center rule, an object of :mod:`fedgrem.algorithms.center_rules` or its name.
+    center : the center rule, an object of :mod:`fedgrem.algorithms.center_rules` or
+        :mod:`fedgrem.algorithms.robust_rules`, or its name.
     step_size : C_eta, below 2.
     step_weights : whose weight a step is divided by: that of the present E-step, floored at a fifth of 1/R, which
         settles; or the paper's initial one, which may not.

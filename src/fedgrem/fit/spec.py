@@ -36,6 +36,7 @@ RANGES = {
     "reg_covar": "[0, inf)", "approximation_step": "(0, 1]", "keep": "(0, 1]", "participation": "(0, 1]",
     "control_step": "[0, 1]", "ridge": "[0, inf)", "penalty": "[0, inf]", "tol": "[0, inf)", "n_components": "[1, inf]",
     "n_init": "[1, inf]", "short": "[0, inf]", "long": "[0, inf]", "restart_rows": "[1, inf]",
+    "bad": "[0, 0.5)",
 }  # fmt: skip
 """Between what the numbers of a fit may be."""
 Alignment = Literal["assignment", "stepwise", "exhaustive", "none"]
