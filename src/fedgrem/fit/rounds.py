@@ -9,11 +9,16 @@ from fedgrem.families.base import Family
 from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
 from fedgrem.fit.spec import FitSpec
 from fedgrem.kernels.center import median, row_norm
-from fedgrem.types import Array, Central, FitResult, Influence, Params, Upload
+from fedgrem.types import Array, Central, FitResult, Influence, Params, Upload, map_arrays
 
 SETTLED_ERRORS = 0.003
 """A site also counts as settled when it moves by less than this many standard errors in a round, and less where a
 tighter tolerance is asked for: its rows leave far more open than that."""
+
+
+RESTLESS, RESTLESS_ROUNDS, SLOWER = 5.0, 6, 0.8
+"""A site is restless that moves so many times as far as the middle one, in so many rounds one after the other, and in
+none by less than that part of the round before: what settles slows down."""
 
 
 class RoundRecord(NamedTuple):
@@ -35,6 +40,39 @@ class RoundRecord(NamedTuple):
     """(K,) movement of each site's parameters in units of about their standard errors, when it was last heard."""
     solver_gap: Array
     """() gradient norm of the central problem at its solution, in units of the common noise: the certificate."""
+
+
+class Patience:
+    """Takes a site that alone goes on moving at its last word, so that it cannot keep the others for ever.
+
+    In the rounds that follow, the center hears what such a site said when patience with it ended. Of honest sites that
+    are slow little is lost, since by then they have moved for longer than the others.
+    """
+
+    def __init__(self, n_sites: int) -> None:
+        self._count, self._before = np.zeros(n_sites, dtype=int), np.full(n_sites, np.inf)
+        self._last: Upload | None = None
+        self._ended = np.zeros(n_sites, dtype=bool)
+
+    def heard(self, family: Family, central: Central, uploads: Upload, present: Array) -> Upload:
+        """The replies ``(K, ...)`` of a round, with the last words of those with whom patience has ended."""
+        last, self._last = self._last, uploads
+        if last is None or not present.all():
+            return uploads
+        held = np.maximum(central.params.weights * central.n_rows[:, None], 1.0)
+        length = row_norm(family.to_noise(uploads.params.theta - last.params.theta, central.noise))
+        moved = np.nan_to_num((length * np.sqrt(held)).max(axis=1))
+        alone = (moved > RESTLESS * median(moved)) & (moved > SETTLED_ERRORS) & (moved > SLOWER * self._before)
+        self._count, self._before = np.where(alone, self._count + 1, 0), moved
+        ended = self._ended | (self._count >= RESTLESS_ROUNDS)
+        if ended.sum() <= tolerated_stragglers(len(ended)):
+            self._ended = ended
+
+        def taken(new: Array, old: Array) -> Array:
+            return np.where(self._ended.reshape(-1, *(1,) * (new.ndim - 1)), old, new)
+
+        self._last = map_arrays(taken, uploads, last) if self._ended.any() else uploads
+        return self._last
 
 
 class Played(NamedTuple):
@@ -63,13 +101,13 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
     blank = np.zeros(central.params.weights.shape)
     influence = Influence(blank, blank, none, none, none)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
-    answered, begun, waiting = central.params, central, everyone(n_sites)
+    answered, begun, waiting, patience = central.params, central, everyone(n_sites), Patience(n_sites)
     for played in range(1, spec.max_rounds + 1):
         asked = algorithm.invited(spec.seed, played - 1, names)
         told = Progress("rounds", played, spec.max_rounds, movement)
         mail = algorithm.broadcast(family, central)
         replies = yield Ask("step", mail, told, to=None if asked.all() else asked, optional=True)
-        uploads: Upload = replies.mail
+        uploads: Upload = patience.heard(family, central, replies.mail, replies.present)
         after, influence = algorithm.central_step(family, central, uploads, replies.present)
         last = _record(family, central, answered, after, uploads, influence, replies.present, last)
         records.append(last)
@@ -97,8 +135,8 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
 
 
 def tolerated_stragglers(n_sites: int) -> int:
-    """How many odd sites may still creep when the rest is settled: one in four, and one where there are 3."""
-    return 0 if n_sites < 3 else max(1, n_sites // 4)
+    """How many odd sites may still creep when the rest is settled: four in ten, and one where there are 3."""
+    return 0 if n_sites < 3 else max(1, int(0.4 * n_sites))
 
 
 def _record(

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgrem.data.federation import LARGEST
 from fedgrem.engines.remote.declaration import CENSUS, check_shapes
 from fedgrem.engines.remote.wire import Fields, decode
 from fedgrem.errors import MessageError
@@ -58,6 +59,13 @@ def _check_finite(who: str, task: str, name: str, leaf: Array, gaps: bool) -> No
     bad = ~(np.isfinite(leaf) | hopeless)
     if bad.any():
         raise MessageError(f"{who} sent NaN or infinity in {int(bad.sum())} of {leaf.size} number(s) of {name}.")
+    # Rows beyond that are refused at every site: nothing that is computed from them can be larger than their squares.
+    largest = np.abs(leaf[np.isfinite(leaf)]).max(initial=0.0)
+    most = LARGEST**2 if name.endswith("log_likelihood") or "packed" in name else LARGEST
+    if largest > most:
+        raise MessageError(
+            f"{who} sent {largest:.3g} in {name}, expected at most {most:g}: no honest site can be there."
+        )
 
 
 def _check_simplex(who: str, weights: Array) -> None:
