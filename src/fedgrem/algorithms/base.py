@@ -42,6 +42,8 @@ class Pull(NamedTuple):
     """(K,) False for sites that keep their own answer and have no part in the center."""
     weights_penalty: Array | float = 0.0
     """() C of the mixture weights; 0 leaves every site its own."""
+    estimated: bool = False
+    """Whether the center rule finds how strongly to pull, and penalties only bound that."""
 
 
 class Algorithm(Protocol):
@@ -71,6 +73,10 @@ class Algorithm(Protocol):
     @property
     def rule(self) -> CenterRule:
         """How estimates of sites become a center, where they are pulled to one."""
+        ...
+
+    def estimates(self, family: Family) -> bool:
+        """Whether its center rule finds how strongly to pull sites of this family together."""
         ...
 
     def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
@@ -103,6 +109,10 @@ class Options:
     penalty_decay: Any = 0.1
     pool_weights: Any = False
     rule: Any = Redescending()
+
+    def estimates(self, family: Family) -> bool:
+        """Whether the center rule finds how strongly to pull: no."""
+        return False
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options by name."""

@@ -16,12 +16,16 @@ class Centered(NamedTuple):
     """(K, ..., R) in [0, 1]: by what the rule multiplied each site's weight."""
     iterations: Array
     gap: Array
+    between: Array | None = None
+    """(..., R) the between-site variance, where the rule estimates it."""
 
 
 class CenterRule(Protocol):
     """A function of site estimates in noise units."""
 
     name: ClassVar[str]
+    estimates: ClassVar[bool]
+    """Whether it finds by itself how strongly to pull; a penalty that is given is a threshold all the same."""
 
     def __call__(
         self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array

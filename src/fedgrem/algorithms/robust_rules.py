@@ -20,6 +20,7 @@ class RobustRule:
     """What they share; a subclass says where the center is."""
 
     name: ClassVar[str]
+    estimates: ClassVar[bool] = False
     bad: float = 0.2
     mixing: bool = False
 

@@ -111,8 +111,7 @@ def report(
         rows = rows_for(saved, tables, site=site or saved.source.site, target=target)
         given = {"X": rows.features, "y": rows.response, "sites": rows.table.sites}
 
-    from fedgrem.report.model import write_model_report
-    from fedgrem.report.model import Origin
+    from fedgrem.report.model import Origin, write_model_report
 
     path = model / "model.json"
     version = json.loads(path.read_text(encoding="utf-8")).get("fedgrem", "unknown")

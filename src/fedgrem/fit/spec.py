@@ -95,6 +95,11 @@ class FitSpec:
         """C by which sites weigh a distance from the common start: the paper's, if it is to be chosen."""
         return PAPERS_PENALTY if self.penalty is None else self.penalty
 
+    @property
+    def estimates_pull(self) -> bool:
+        """Whether the center rule finds how strongly to pull, since no penalty is given."""
+        return self.penalty is None and self.algorithm.estimates(self.family)
+
     def wants_errors(self, n_parameters: int) -> bool:
         """Whether to ask for standard errors."""
         small = self.n_components * (1 + n_parameters) <= MOST_PARAMETERS
