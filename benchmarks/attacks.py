@@ -49,7 +49,7 @@ def summary(rows):
     return {
         "clean": error / mean("clean"), "alone": error / mean("alone"), "recall": mean("recall"),
         "alarms": mean("alarms"), "rounds": max(r["rounds"] / (2.0 * r["clean_rounds"] + 10.0) for r in rows),
-        "penalty": float(np.nanmedian([row["penalty"] for row in rows])),
+        "penalty": float(np.median([row["penalty"] for row in rows if np.isfinite(row["penalty"])] or [np.nan])),
         "died": sum(bool(row["died"]) for row in rows), "seconds": mean("seconds"),
     }  # fmt: skip
 
@@ -94,25 +94,27 @@ def main():
             print(f"{name:18}" + "".join(f"{text:>18}" for text in texts))
     if chosen.each:
         print("error over that without attack / over fitting alone; ! a fit died, ~ took too many rounds")
-        print(f"{'':18}" + "".join(f"{f'K={k} {s:.0%} h={h:g}':>16}" for k, s, h in columns))
+        print(f"{'':18}" + "".join(f"{f'K={k} {s:.0%} h={h:g}':>18}" for k, s, h in columns))
         for name in attacks:
             told = [found[(*column, name)] for column in columns]
             marks = ["!" * (one["died"] > 0) + "~" * (one["rounds"] > 1.0) for one in told]
             texts = [f"{one['clean']:.2f}/{one['alone']:.2f}{mark}" for one, mark in zip(told, marks, strict=True)]
-            print(f"{name:18}" + "".join(f"{text:>16}" for text in texts))
+            print(f"{name:18}" + "".join(f"{text:>18}" for text in texts))
     print(f"\nworst over {len(attacks)} attack(s), {chosen.model}, {chosen.seeds} seeds, {chosen.rule or 'defaults'}")
+    print("died: fits without an answer, which count in no other column")
     print(
         f"{'cell':16}{'/ clean':>9}  {'by':18}{'/ alone':>9}  {'by':18}{'recall':>8}{'alarms':>8}"
         f"{'rounds':>9}{'died':>6}"
     )
     for column in columns:
         told = {name: found[(*column, name)] for name in attacks}
-        by_clean, by_alone = (max(told, key=lambda n, w=what: told[n][w]) for what in ("clean", "alone"))
+        ended = {name: one for name, one in told.items() if np.isfinite(one["clean"])} or told
+        by_clean, by_alone = (max(ended, key=lambda n, w=what: ended[n][w]) for what in ("clean", "alone"))
         n_sites, share, h = column
         print(
-            f"{f'K={n_sites} {share:.0%} h={h:g}':16}{told[by_clean]['clean']:9.2f}  {by_clean:18}"
-            f"{told[by_alone]['alone']:9.2f}  {by_alone:18}{np.nanmin([one['recall'] for one in told.values()]):8.0%}"
-            f"{np.nanmax([one['alarms'] for one in told.values()]):8.1%}"
+            f"{f'K={n_sites} {share:.0%} h={h:g}':16}{ended[by_clean]['clean']:9.2f}  {by_clean:18}"
+            f"{ended[by_alone]['alone']:9.2f}  {by_alone:18}{min(one['recall'] for one in ended.values()):8.0%}"
+            f"{max(one['alarms'] for one in ended.values()):8.1%}"
             f"{max(one['rounds'] for one in told.values()):9.1f}{sum(one['died'] for one in told.values()):6}"
         )
     died = {key: {row["died"] for row in rows if row["died"]} for key, rows in cells.items()}

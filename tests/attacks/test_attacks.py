@@ -278,7 +278,7 @@ def test_the_crowd_has_common_labels_where_sites_are_not_matched_yet():
 class Within:
     """A rule that trusts up to a stated distance from the last center, fully, and takes the mean of those."""
 
-    name = "within"
+    name, estimates = "within", False
 
     def __init__(self, radius):
         self.radius = radius
@@ -298,6 +298,15 @@ def test_colluders_find_the_edge_of_whatever_rule_there_is(attack, radius):
     assert np.all(away <= radius)
     assert np.all(away > 0.96 * radius)
     np.testing.assert_array_equal(lie[0], lie[1])
+
+
+def test_the_rule_that_is_asked_is_the_one_that_the_fit_uses():
+    spec, said = exchanges("gmm")
+    ask, replies = next(pair for pair in said if pair[0].task == "step")
+    for penalty in (None, 1.0):
+        scene = scene_of(replace(spec, penalty=penalty), ask, replies)
+        seen = edge.probe(crowd(replies.mail.params, ~IS_BAD, "step"), scene)
+        assert (seen.ask(np.zeros(2)).between is None) == (penalty is not None)
 
 
 def test_scattered_colluders_are_about_the_edge_and_differ_the_same_way_in_every_message():

@@ -33,6 +33,8 @@ def probe(others: Crowd, scene: Scene) -> Probe:
     """Rebuild that problem from what the sites were sent and have answered."""
     family, algorithm, n_sites = scene.spec.family, scene.spec.algorithm, len(scene.bad)
     rule: CenterRule = getattr(algorithm, "rule", Redescending())
+    if scene.spec.estimates_pull:
+        rule = getattr(algorithm, "center_rule", rule)
     toward = find(scene.ask.mail, "extra")
     center, penalty, noise = (find(toward, name) for name in ("center", "penalty", "noise"))
     common = others.middle.noise if noise is None else noise[0]
@@ -51,6 +53,8 @@ def probe(others: Crowd, scene: Scene) -> Probe:
     else:
         start, strength = family.to_noise(center[0], common), penalty[~scene.bad].max(axis=0)
     threshold = np.broadcast_to(strength[..., None] / np.sqrt(held), held.shape)
+    # A rule that finds by itself how strongly to pull is told of rows, others of rows relative to an even share.
+    known = held / mean.shape[-2] if scene.spec.estimates_pull else held
     theta = np.empty((n_sites, *mean.shape))
     theta[~scene.bad] = mean
     theta[np.flatnonzero(~scene.bad)[: len(honest)]] = honest
@@ -61,7 +65,7 @@ def probe(others: Crowd, scene: Scene) -> Probe:
 
     def ask(distance: Array) -> Centered:
         theta[scene.bad] = along(distance)
-        return rule(theta, weight, threshold, held, start, everyone)
+        return rule(theta, weight, threshold, known, start, everyone)
 
     return Probe(ask, mean, lambda distance: family.from_noise(along(distance), common))
 

@@ -123,7 +123,8 @@ def errors(result: FitResult, drawn: Simulation) -> Array:
 
 def suspects(result: FitResult, names: list[str]) -> Array:
     """(K,) who is called suspect, or was refused before round 1."""
-    seen, penalty = sightings(result), float(np.max(result.influence.penalty))
-    told = words(score(seen), seen, result.distance, result.influence.threshold, pulled=0.0 < penalty < np.inf)
+    seen = sightings(result)
+    # Whether a pull decided who is at the center does not matter to who is suspect.
+    told = words(score(seen), seen, result.distance, result.influence.threshold, pulled=False)
     said = dict(zip(result.site_names, told == SUSPECT, strict=True))
     return np.array([said.get(name, True) for name in names])
