@@ -398,3 +398,28 @@ def test_sites_that_are_not_there_cannot_be_bad():
         Attacked(InProcess(federation("gmm"), spec), claims.Silent(), ["nobody"], spec=spec)
     with pytest.raises(InputError, match="nobody is no site; the sites are site-01"):
         attack_rows(drawn("gmm").rows, rows.Far(), ["nobody"])
+
+
+# -- what the default fit makes of them
+
+
+@pytest.mark.parametrize(("name", "most"), [("shift", 1.35), ("alie-loud", 1.35), ("huge", 1.35), ("restless", 1.1)])
+def test_one_bad_site_of_ten_costs_a_default_fit_little_and_it_ends(name, most):
+    drawn = simulate("gmm", n_sites=10, n_outliers=0, seed=1)
+    clean, bad = (trial(Scenario("gmm", 0.0, 10, 0.1, attack), drawn, 1, OURS) for attack in (NONE, name))
+    assert bad["theta_error"] <= most * clean["theta_error"]
+    assert bad["rounds"] <= 2 * clean["rounds"] + 20
+    assert not bad["died"]
+
+
+def test_three_colluders_of_ten_do_not_make_a_fit_worse_than_alone():
+    drawn = simulate("gmm", n_sites=10, n_outliers=0, seed=2)
+    for name in ("shift", "alie-loud"):
+        scene = Scenario("gmm", 0.0, 10, 0.3, name)
+        bad, alone = trial(scene, drawn, 2, OURS), trial(scene._replace(attack=NONE), drawn, 2, ALONE)
+        assert bad["theta_error"] < 0.6 * alone["theta_error"]
+
+
+def test_a_finite_number_no_honest_site_could_send_is_refused_by_name():
+    said = fit_attacked(*few_sites(), ATTACKS["huge"])
+    assert "site" in str(said)

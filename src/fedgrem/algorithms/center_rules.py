@@ -29,9 +29,9 @@ FEWEST_MIXED, MOST_MIXED = 5, 300
 """Sites between which colluders are looked for: of fewer nobody can say who colludes, and pairs of more are many."""
 LOST = 0.21
 """What a center of mixed estimates loses to that of all: its variance, less the other's, relative to that."""
-DIFFERENT = (0.3, 0.01)
+DIFFERENT = (0.5, 0.05)
 """Chances of a difference between the two centers below which neither, and only the mixed one, is believed."""
-MOST_ROWS = 3.0
+MOST_ROWS = 1.5
 """Times the rows of the median site, in a component, that a site counts for at the most."""
 
 
@@ -91,7 +91,7 @@ class EmpiricalBayes:
     With :math:`\tau^2` the between-site variance of a component and m the rows of a site, the center is Huber's
     location with weights :math:`1 / (\tau^2 + 1/m)`, and the site moves to it by the part
     :math:`1 / (1 + m\tau^2)`: exactly onto it where :math:`\tau^2 = 0`, hardly at all where its rows say more than the
-    others do, and not where it is too far out to be one of them. A site counts for at most three times the rows of the
+    others do, and not where it is too far out to be one of them. A site counts for at most one and a half times the rows of the
     median site, and where a robust center contradicts that one, it is believed.
     """
 
