@@ -142,7 +142,7 @@ class FittedMixture(WithErrors, BaseEstimator):
         """Posterior ``(n, R)`` and log-likelihood ``(n,)`` of rows under one mixture, in the units of the fit."""
         site = Site("", rows, target, np.ones(len(rows)))
         columns = tuple(f"x{j}" for j in range(rows.shape[1]))
-        scaled = self._units_plan().apply(Federation((site,), columns), self._fit_units()).sites[0]
+        scaled = self._units_plan().apply(Federation((site,), columns), self._fit_units(), fitting=False).sites[0]
         stack = stack_sites([scaled], gaps=bool(np.isnan(rows).any()))
         one: Params = map_arrays(lambda leaf: np.asarray(leaf)[None], params)
         with np.errstate(all="ignore"):

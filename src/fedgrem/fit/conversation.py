@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from fedgrem.data.federation import Units
+from fedgrem.data.units import Census
 from fedgrem.types import Array, count_numbers
 
 T = TypeVar("T")
@@ -32,6 +33,8 @@ class Agreed(NamedTuple):
     """The units of the fit; None leaves the rows as they are."""
     gaps: bool
     """Whether any site has missing cells."""
+    census: Census | None = None
+    """What the sites said of their columns, ``(K, ...)``; not said again."""
 
 
 class Ask(NamedTuple):

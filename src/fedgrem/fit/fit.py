@@ -21,6 +21,8 @@ def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     """The center's side of a fit: units, starts, penalty, rounds, a last look, standard errors."""
     agreed = yield from common_units(spec, names)
     result = yield from with_agreement(_in_units(spec, names), agreed)
+    if agreed.census is not None:
+        result = result._replace(column_mean=agreed.census.mean, column_deviation=agreed.census.deviation)
     return result if agreed.units is None else result._replace(location=agreed.units.location, scale=agreed.units.scale)
 
 

@@ -15,7 +15,8 @@ def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[Agreed]:
     census: Census = replies.mail
     check_columns(spec, census)
     units = spec.units.units(census.mean, census.deviation)
-    return Agreed(units, bool(np.any(census.gaps)))
+    gaps = bool(np.any(census.gaps) or np.any(spec.units.constant(census.deviation)))
+    return Agreed(units, gaps, census)
 
 
 def check_columns(spec: FitSpec, census: Census) -> None:
