@@ -121,8 +121,7 @@ def read_columns(X: Any, wanted: Any = AUTO, sites: Any = None) -> tuple[Column,
     Parameters
     ----------
     X : a data frame or array, or a dict or list of them, one per site.
-    wanted : "auto", a dict of column names to types or lists of levels (the others are "auto"), or columns that were
-        read before.
+    wanted : "auto", or a dict of column names to types or lists of levels; the others are "auto".
     sites : the name of the site column, which is not one of them.
 
     Examples
@@ -132,24 +131,41 @@ def read_columns(X: Any, wanted: Any = AUTO, sites: Any = None) -> tuple[Column,
     >>> print(*read_columns(frame, {"pain": ["none", "mild", "severe"]}), sep="; ")
     age: continuous; smokes: binary (no, yes); pain: categorical (none, mild, severe)
     """
-    if isinstance(wanted, list | tuple) and wanted and all(isinstance(one, Column) for one in wanted):
-        return columns_from_plain(wanted)
-    if isinstance(wanted, str):
-        if wanted != AUTO:
-            raise InputError(f"columns must be 'auto', a dict of names to types or columns, got {wanted!r}.")
-        wanted = {}
-    if not isinstance(wanted, Mapping):
-        raise InputTypeError(
-            f"columns must be 'auto', a dict of names to types or columns, got {type(wanted).__name__}."
-        )
+    wanted = _wanted(wanted)
     tables = list(_tables(X).values())
     names = _names(tables[0], sites)
     for name in wanted:
         if str(name) not in names:
             raise InputError(f"columns names {str(name)!r}, which is no column{near(str(name), names)}.")
-    given = {str(name): value for name, value in wanted.items()}
     cells = [_cells_of(table, names) for table in tables]
-    return tuple(_read(name, [own[name] for own in cells], given.get(name, AUTO)) for name in names)
+    return tuple(_read(name, [own[name] for own in cells], wanted.get(name, AUTO)) for name in names)
+
+
+def declared_columns(names: Sequence[str], wanted: Any) -> tuple[Column, ...]:
+    """The columns of tables that nobody here has seen: a type or levels must be given for each."""
+    wanted = _wanted(wanted)
+    found = []
+    for name in names:
+        value = wanted.get(name, AUTO)
+        if value == AUTO or value in (BINARY, CATEGORICAL):
+            needed = "its type" if value == AUTO else "its levels"
+            raise InputError(
+                f"column {name!r} needs {needed} before rows are touched, because no site shows its values over a "
+                f"network; name it, such as columns={{{name!r}: "
+                f"{repr('continuous') if value == AUTO else repr(['no', 'yes'])}}}."
+            )
+        found.append(_read(name, [], value))
+    return tuple(found)
+
+
+def _wanted(wanted: Any) -> dict[str, Any]:
+    if isinstance(wanted, str):
+        if wanted != AUTO:
+            raise InputError(f"columns must be 'auto' or a dict of names to types, got {wanted!r}.")
+        return {}
+    if not isinstance(wanted, Mapping):
+        raise InputTypeError(f"columns must be 'auto' or a dict of names to types, got {type(wanted).__name__}.")
+    return {str(name): value for name, value in wanted.items()}
 
 
 def near(name: str, names: Sequence[str]) -> str:
@@ -236,8 +252,6 @@ def _as_words(cells: Cells) -> Array:
 
 def _read(name: str, sites: list[Cells], wanted: Any) -> Column:
     """What one column is, from all sites."""
-    if isinstance(wanted, Column):
-        return _checked(wanted)
     if not isinstance(wanted, str):
         if not isinstance(wanted, list | tuple):
             raise InputTypeError(

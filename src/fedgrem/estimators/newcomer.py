@@ -14,6 +14,7 @@ from fedgrem.algorithms.frozen import FrozenCenter
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation
 from fedgrem.data.tables import gather, gather_values
+from fedgrem.data.units import take_census
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.verdicts import PER_SITE, evidence, judge, remembered, sightings
@@ -72,7 +73,7 @@ def _check_center(model: "BaseFederatedMixture") -> None:
 
 def _federation(model: "BaseFederatedMixture", rows: Any, y: Any, name: str, sample_weight: Any) -> Federation:
     """The rows of the new site, checked as in ``fit``."""
-    table = gather(rows)
+    table = gather(model._as_numbers(rows, None))
     if table.kind != "table":
         raise InputError(f"fit_site takes the rows of one site as one table; got {len(table.labels)} tables.")
     if model._has_target and y is None:
@@ -110,9 +111,12 @@ def _fit_one(model: "BaseFederatedMixture", federation: Federation, name: str) -
     chosen = copy.copy(model)
     chosen.n_components = model.n_components_
     spec = as_one_site(chosen._spec(), frozen, max(float(model.tol), LEAST_TOL))
-    agreed = Agreed(model._fit_units(), bool(np.isnan(federation.sites[0].rows).any()))
+    census = take_census(federation.sites[0])
+    agreed = Agreed(model._fit_units(), bool(census.gaps or spec.units.constant(census.deviation).any()))
     with np.errstate(all="ignore"):
         result, _ = converse(join(spec, name, center, agreed), InProcess(federation, spec))
+    summaries = (leaf[None] for leaf in census[1:])
+    result = result._replace(**dict(zip(("column_mean", "column_deviation", "site_gaps"), summaries, strict=True)))
     units = model._fit_units()
     return result if units is None else result._replace(location=units.location, scale=units.scale)
 

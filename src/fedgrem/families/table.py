@@ -261,6 +261,74 @@ class Table(ExponentialFamily):
             found.append(lay.robust.noise_step(far, theta[..., lay.theta[1]], before, self.prior_rows, self.reg_covar))
         return np.concatenate(found, axis=-1)
 
+    # -- parameters as means: of a number, of a count, of saying yes, of having each level
+
+    @cached_property
+    def mean_columns(self) -> tuple[tuple[int, int | None], ...]:
+        """The column of every mean and, of categories, the level: columns in order, yes/no and numbers with one."""
+        found: list[tuple[int, int | None]] = []
+        for j, column in enumerate(self.types):
+            if column.kind == CATEGORICAL:
+                found += [(j, level) for level in range(len(column.levels))]
+            else:
+                found.append((j, 1 if column.kind == BINARY else None))
+        return tuple(found)
+
+    @property
+    def mean_names(self) -> tuple[str, ...]:
+        """What every mean is of, such as ``age`` and ``cp = 4``."""
+        return tuple(
+            self.types[j].name + ("" if level is None else f" = {self.types[j].levels[level]}")
+            for j, level in self.mean_columns
+        )
+
+    def _places(self, columns: tuple[int, ...]) -> Array:
+        """(columns, means of each) where the means of columns of one type stand."""
+        of_column = np.array([j for j, _ in self.mean_columns])
+        return np.stack([np.flatnonzero(of_column == j) for j in columns])
+
+    def means(self, theta: Array) -> Array:
+        """(..., m) means of components, in the units of the fit."""
+        lay, found = self.layout, np.empty((*theta.shape[:-1], len(self.mean_columns)))
+        for part, q, _ in lay.plain:
+            places = self._places(part.columns)
+            if isinstance(part, Categories):
+                chances = part.probabilities(theta[..., q])
+                found[..., places] = chances[..., 1:] if places.shape[1] == 1 else chances
+            elif isinstance(part, Counts):
+                found[..., places[:, 0]] = part.rates(theta[..., q])
+        for one, own in ((lay.continuous, lay.theta[0]), (lay.robust, lay.theta[1])):
+            if one is not None:
+                found[..., self._places(one.columns)[:, 0]] = theta[..., own]
+        return found
+
+    def from_means(self, means: Array) -> Array:
+        """The way back, ``(..., m)`` to ``(..., q)``."""
+        lay, found = self.layout, []
+        for part, _, _ in lay.plain:
+            own = means[..., self._places(part.columns)]
+            if isinstance(part, Categories):
+                both = np.concatenate([1.0 - own, own], axis=-1) if own.shape[-1] == 1 else own
+                found.append(part.coordinates(both))
+            elif isinstance(part, Counts):
+                found.append(part.coordinates(own[..., 0]))
+        for one in (lay.continuous, lay.robust):
+            if one is not None:
+                found.append(means[..., self._places(one.columns)[:, 0]])
+        return np.concatenate(found, axis=-1)
+
+    def coordinates_of(self, column: int) -> Array:
+        """Which coordinates of a component belong to a column."""
+        lay = self.layout
+        for part, q, _ in lay.plain:
+            if column in part.columns:
+                each = part.n_parameters // len(part.columns)
+                return q.start + each * part.columns.index(column) + np.arange(each)
+        for one, own in ((lay.continuous, lay.theta[0]), (lay.robust, lay.theta[1])):
+            if one is not None and column in one.columns:
+                return np.array([own.start + one.columns.index(column)])
+        raise IndexError(column)
+
     # -- what rows tell
 
     def information(self, stack: Stack, params: Params) -> Array:

@@ -22,7 +22,8 @@ def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     agreed = yield from common_units(spec, names)
     result = yield from with_agreement(_in_units(spec, names), agreed)
     if agreed.census is not None:
-        result = result._replace(column_mean=agreed.census.mean, column_deviation=agreed.census.deviation)
+        _, mean, deviation, gaps = agreed.census
+        result = result._replace(column_mean=mean, column_deviation=deviation, site_gaps=gaps)
     return result if agreed.units is None else result._replace(location=agreed.units.location, scale=agreed.units.scale)
 
 
