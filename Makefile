@@ -7,7 +7,9 @@ PYTHON ?= python3
 
 # Tests of one file share what they have fitted and compiled; tests/conftest.py says which files come first.
 BY_FILE := -n auto --dist loadfile --no-loadscope-reorder
-# Modules are compiled when they are first imported: most never are.
+# Modules are compiled when they are first imported: most never are. What was compiled is kept, whatever the environment
+# says: a run of the tests starts many processes, and each would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile -qq
 
 help: ## List the targets
@@ -16,7 +18,7 @@ help: ## List the targets
 demo: .venv/installed ## Fit simulated sites and show what federating them gains
 	@.venv/bin/fedgrem demo
 
-test: .venv/installed ## Run the tests, doctests included
+test: .venv/compiled ## Run the tests, doctests included
 	@.venv/bin/python -m pytest $(BY_FILE)
 
 check: .venv/installed ## Check style, format, types and import rules
@@ -47,6 +49,12 @@ clean: ## Remove the environments and every cache
 .venv/installed: pyproject.toml constraints.txt
 	$(call require_python,>=)
 	$(call install,.venv,-c constraints.txt,dev)
+	@touch $@
+
+# What the tests import, compiled once, beside the checks, before several workers would each do it. What is wrong with
+# a test is told by the run itself.
+.venv/compiled: .venv/installed
+	@.venv/bin/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
 	@touch $@
 
 .venv-lowest/installed: pyproject.toml constraints-lowest.txt

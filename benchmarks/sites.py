@@ -18,10 +18,10 @@ from rich.table import Table
 
 from fedgrem import FederatedGaussianMixture
 from fedgrem.algorithms.fedgrem import Toward
-from fedgrem.cli.sites_demo import free_port, running
+from fedgrem.cli.sites_demo import coordinating, free_port, running
 from fedgrem.data.federation import Federation
 from fedgrem.engines.flare.kit import init_study
-from fedgrem.engines.flare.operate import Fit, begin, carry_out
+from fedgrem.engines.flare.operate import Fit, begin
 from fedgrem.engines.flare.simulator import fit_in_simulator
 from fedgrem.engines.remote.declaration import STEP, Order
 from fedgrem.engines.remote.roster import Rules
@@ -113,9 +113,9 @@ def provisioned(folder, rounds):
     names = ("east", "north", "south")
     study = init_study(folder / "study", names, "localhost", free_port())
     files = {name: write(folder, name, rows) for name, rows in zip(names, draw(3), strict=True)}
-    with running(study, files), Memory() as memory:
+    with running(study, files), coordinating(study) as talk, Memory() as memory:
         run = begin(study, Fit(spec(rounds), list(names), Rules(min_sites=3)))
-        finished = carry_out(study, run)
+        finished = talk.carry_out(run)
     return finished, memory.peak
 
 

@@ -55,7 +55,9 @@ def federation(seed):
         yes = generator.random((n, 5)) < np.stack([known[r]["yes"] for r in z])
         data |= dict(zip(list(KINDS)[5:10], yes.T, strict=True))
         for j, column in enumerate(("cp", "ecg", "thal")):
-            data[column] = np.array([1 + generator.choice(len(known[r]["levels"][j]), p=known[r]["levels"][j]) for r in z])
+            data[column] = np.array(
+                [1 + generator.choice(len(known[r]["levels"][j]), p=known[r]["levels"][j]) for r in z]
+            )
         data["visits"] = generator.poisson([known[r]["rate"] for r in z])
         frames.append(pd.DataFrame(data))
         sites += [name] * n
@@ -136,7 +138,8 @@ def main(seeds=3):
             print("  ", note)
         for name, (value, error) in held_out(gappy, sites, seed).items():
             print(f"  {name}: held out {value[0]:.3f}, alone {value[1]:.3f} (difference {value[0] - value[1]:+.3f}, "
-                  f"se {error[0]:.3f}), merged {value[2]:.3f} ({value[0] - value[2]:+.3f}, se {error[1]:.3f})")  # fmt: skip
+                  f"se {error[0]:.3f}), merged {value[2]:.3f} ({value[0] - value[2]:+.3f}, se {error[1]:.3f})",
+                  flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What every test gets: one thread per matrix product, and fixed examples."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -15,12 +16,16 @@ from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
 LONGEST = (
-    "tests/test_examples.py",
     "tests/engines/flare/test_end_to_end.py",
-    "tests/engines/flare/test_engine.py",
+    "tests/test_examples.py",
+    "tests/engines/remote/test_engine.py",
     "tests/estimators/test_sklearn_checks.py",
     "tests/engines/flare/test_simulator.py",
+    "tests/report/test_model.py",
     "tests/test_cli.py",
+    "tests/conformance/test_fits.py",
+    "tests/studies/test_page.py",
+    "tests/studies/test_real_page.py",
 )
 """Files whose tests take longest, the longest first."""
 
@@ -48,3 +53,10 @@ def pytest_collection_modifyitems(items):
     """The longest files first, so that no worker begins one when all others are done."""
     rank = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(LONGEST)))
+
+
+def pytest_collection_finish():
+    """What was imported stays until the end: the garbage collector need not go through it, nor come so often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)

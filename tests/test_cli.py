@@ -13,9 +13,8 @@ import pytest
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, __version__, load_model
 from fedgrem.cli import main
-from fedgrem.cli.screen import warnings_as_notices
-from fedgrem.cli.tables import print_summary
-from fedgrem.report.summary import summarize, summary_text, text_of
+from fedgrem.cli.screen import print_model, warnings_as_notices
+from fedgrem.report.summary import summary_text
 from tests.report.models import made_up
 from tests.told import assert_one_error
 
@@ -340,15 +339,15 @@ def test_demo_compares_with_fitting_alone_and_writes_plot_and_rows(tmp_path, cap
 
 
 def test_colours_change_nothing_but_the_looks(monkeypatch, capsys):
-    summary = summarize(made_up(5, 2, 2))
+    fitted = made_up(5, 2, 2)
     monkeypatch.setenv("COLUMNS", "80")
-    print_summary(summary)
-    assert capsys.readouterr().out == text_of(summary, 80) + "\n"
+    print_model(fitted)
+    assert capsys.readouterr().out == summary_text(fitted, 80) + "\n"
     monkeypatch.setenv("FORCE_COLOR", "1")
-    print_summary(summary)
+    print_model(fitted)
     coloured = capsys.readouterr().out
     assert "\x1b[1;31msuspect\x1b[0m" in coloured
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == text_of(summary, 80) + "\n"
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == summary_text(fitted, 80) + "\n"
 
 
 def test_only_the_packages_own_warnings_are_shown(capsys):

@@ -17,9 +17,10 @@ from fedgrem.engines.flare.kit import Study
 from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, read_fit, run_folder
 from fedgrem.engines.remote.guard import LOG
 from fedgrem.engines.remote.journal import JOURNAL
+from fedgrem.engines.remote.progress import count_lines, follow
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.run import fit_over_network
-from fedgrem.engines.remote.watch import count_lines, follow
+from fedgrem.engines.remote.site import Settings, read_settings, write_settings
 from fedgrem.errors import InputError
 from fedgrem.estimators.network import spec_for
 from tests.engines.remote.studies import NAMES, AtHand, rows_of, spec_of
@@ -89,6 +90,20 @@ def test_check_shows_every_number_that_would_leave_and_sends_nothing(folder, cap
     assert not (kit / LOG).exists()
 
 
+def test_a_start_that_is_refused_leaves_the_settings_of_the_running_site_alone(folder, monkeypatch, capsys):
+    kit = folder / "study" / "kits" / "north"
+    kept = Settings(str(folder / "north.csv"), ("age", "bmi"), floor=20.0)
+    write_settings(kept, kit / "local")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("fedgrem.engines.flare.processes.process_of", lambda kit: 4711)
+            assert run("site", "start", kit, "--data", folder / "north.csv", "--columns", "age") == 1
+        assert_one_error(capsys.readouterr().err, r"site 'north' is running already \(process 4711\); stop it first")
+        assert read_settings(kit / "local") == kept
+    finally:
+        (kit / "local" / "fedgrem.json").unlink()
+
+
 def test_check_says_what_a_floor_would_hold_back(folder, capsys):
     kit = folder / "study" / "kits" / "north"
     arguments = ["--data", folder / "north.csv", "--columns", "age,bmi", "--floor", 1000]
@@ -122,7 +137,7 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
 )
 def test_bad_use_exits_with_1_and_one_line_on_stderr(folder, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("fedgrem.engines.flare.session.LOGIN_SECONDS", 1.0)
+    monkeypatch.setattr("fedgrem.engines.flare.operate.LOGIN_SECONDS", 1.0)
     assert run(*arguments) == 1
     assert_one_error(capsys.readouterr().err, message)
 

@@ -22,7 +22,8 @@ from fedgrem.fit.spec import as_plain, read_algorithm
 FORMAT = 2
 """Raised when a saved model can no longer be read by older releases."""
 CLASSES: dict[str, type[BaseFederatedMixture]] = {
-    cls.__name__: cls for cls in (FederatedGaussianMixture, FederatedRegressionMixture, FederatedMixture, FederatedTableMixture)
+    cls.__name__: cls
+    for cls in (FederatedGaussianMixture, FederatedRegressionMixture, FederatedMixture, FederatedTableMixture)
 }
 
 

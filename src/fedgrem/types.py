@@ -77,6 +77,8 @@ class Central(NamedTuple):
     """(C, s) the common noise, in whose units distances from the center are measured; None if it is known."""
     extra: Any = ()
     """An algorithm's own NamedTuple of arrays."""
+    weights: Array | None = None
+    """(R,) the common weights; None unless weights may be shrunk to them."""
 
 
 class Influence(NamedTuple):
@@ -148,6 +150,10 @@ class FitResult(NamedTuple):
     """(K, R, q, q) of the parameters of each component, NaN where nothing can be said."""
     center_covariance: Array | None = None
     """(R, q, q)"""
+    seen: Array | None = None
+    """(K, p) row weight of the cells that are there, by column, the response last."""
+    common_weights: Array | None = None
+    """(R,) that weights are shrunk to; None where they are each site's own."""
 
 
 def pick(params: Params, index: Any) -> Params:

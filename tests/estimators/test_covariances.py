@@ -252,3 +252,11 @@ def test_the_papers_regressions_are_one_argument_away():
     np.testing.assert_array_equal(model.intercept_, 0.0)
     np.testing.assert_array_equal(model.noise_, 1.0)
     np.testing.assert_array_equal([model.location_, model.scale_], [[0.0] * 3, [1.0] * 3])
+
+
+def test_superfluous_components_settle_although_the_likelihood_is_flat():
+    generator = np.random.default_rng(1)
+    rows = {f"s{k}": generator.normal(size=(200, 3)) for k in range(6)}  # one group, and three components for it
+    model = FederatedGaussianMixture(3, covariance_type="diag", standard_errors=False, random_state=1).fit(rows)
+    assert model.converged_
+    assert model.n_rounds_ < 500

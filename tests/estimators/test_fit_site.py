@@ -4,7 +4,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 from tests.estimators.test_verdicts import CENTERS, federation, fit
 
-from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
+from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture, FedGrEM
 from fedgrem.errors import InputError
 from fedgrem.models import load_model, save_model
 from fedgrem.plots import plot_likelihood
@@ -64,6 +64,20 @@ def test_an_infinite_pull_leaves_a_new_site_at_the_center():
     model = fit(federation(hostile=False), covariance_type="identity", penalty=np.inf)
     model.fit_site(newcomer(shift=0.5), name="new")
     np.testing.assert_array_equal(model.means_[-1], model.center_)
+
+
+def test_where_weights_are_pooled_those_of_a_new_site_are_too():
+    options = {"penalty": 2.0, "fallback": None, "standard_errors": False, "tol": 1e-8, "random_state": 0}
+    rows = federation(hostile=False)
+    found = {}
+    for pooled in (True, False):
+        model = FederatedGaussianMixture(2, algorithm=FedGrEM(pool_weights=pooled), **options).fit(rows)
+        model.fit_site(next(iter(rows.values())), name="again")
+        found[pooled] = model
+        np.testing.assert_allclose(model.weights_[-1], model.weights_[0], atol=1e-3)
+    spread = {pooled: np.ptp(model.weights_, axis=0).max() for pooled, model in found.items()}
+    assert spread[True] < 0.5 * spread[False]
+    assert found[True].n_parameters_ < found[False].n_parameters_
 
 
 def test_a_regression_in_its_own_units_takes_one_more_site():

@@ -122,3 +122,28 @@ def test_infinity_is_refused_and_a_column_nobody_recorded():
         FederatedGaussianMixture(2, missing="em").fit(rows)
     with pytest.raises(InputError, match="missing='em' does not go with FedGMM"):
         FederatedGaussianMixture(2, missing="em", algorithm="fedgmm").fit(rows)
+
+
+def test_log_likelihoods_of_the_fit_are_those_of_what_is_seen_in_the_columns_own_units():
+    rows = {name: x * [10.0, 0.1] for name, x in gappy_sites().items()}
+    model = FederatedGaussianMixture(
+        [1, 2, 3], missing="em", penalty=0.0, fallback=None, tol=1e-8, max_rounds=400, random_state=0
+    ).fit(rows)
+    of_sites = [model.score_samples(x, sites=name).sum() for name, x in rows.items()]
+    np.testing.assert_allclose(model.history_["log_likelihood"][-1], of_sites, rtol=1e-4)
+    told = model.site_evidence_["log_likelihood"] * model.n_rows_
+    assert np.all(np.abs(told - of_sites) < 1.0)  # a look is a few more steps
+    one = FederatedGaussianMixture(1, missing="em", penalty=0.0, fallback=None, random_state=0).fit(rows)
+    total = sum(one.score_samples(x, sites=name).sum() for name, x in rows.items())
+    np.testing.assert_allclose(model.selection_["log_likelihood"][0], total, rtol=1e-3)
+
+
+def gappy_sites():
+    """Two sites of two groups; the second lacks a third of its first column."""
+    generator = np.random.default_rng(3)
+    found = {}
+    for name, share in (("whole", 0.0), ("gappy", 0.33)):
+        x = np.where(generator.random((90, 1)) < 0.5, 3.0, -3.0) + generator.normal(size=(90, 2))
+        x[generator.random(90) < share, 0] = np.nan
+        found[name] = x
+    return found

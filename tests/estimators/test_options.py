@@ -285,3 +285,12 @@ def test_a_table_with_gaps_is_fitted_in_moderate_memory():
         tracemalloc.stop()
     assert np.isfinite(model.means_se_).all()
     assert peak < 300e6
+
+
+def test_a_regression_has_no_criterion_without_responses():
+    rows, targets, _, _ = regressions()
+    model = FederatedRegressionMixture(2, **QUICK).fit(rows, targets)
+    assert np.isfinite(model.bic(rows, targets))
+    for criterion in (model.bic, model.aic):
+        with pytest.raises(InputError, match="no likelihood without their responses; pass them as y"):
+            criterion(rows)

@@ -14,6 +14,7 @@ from fedgrem.fit.conversation import Agreed, converse
 from fedgrem.fit.fit import run
 from fedgrem.fit.join import as_one_site, join
 from fedgrem.fit.spec import FitSpec, StartPlan
+from fedgrem.kernels.log_ratio import shrink_weights
 from fedgrem.types import Params
 from tests.conformance.families import BY_NAME, unpadded
 
@@ -40,9 +41,9 @@ def whole_fit(case):
     return data, spec, run(spec, InProcess(data, spec))
 
 
-def joined(spec, site, columns, center, penalty, noise_penalty):
+def joined(spec, site, columns, center, penalty, noise_penalty, weights_penalty=0.0):
     """One site against a center, as the rounds of a fit would have it."""
-    frozen = FrozenCenter(STEPS, center, penalty, noise_penalty)
+    frozen = FrozenCenter(STEPS, center, penalty, noise_penalty, weights_penalty)
     one = as_one_site(spec, frozen, spec.tol)
     with np.errstate(all="ignore"):
         phase = join(one, site.name, center, Agreed(None, False))
@@ -76,6 +77,24 @@ def test_a_site_of_the_fit_gets_its_own_parameters_back(case):
         np.testing.assert_allclose(found.influence.threshold[0], fit.influence.threshold[k], rtol=1e-3)
         if fit.noise is not None:
             np.testing.assert_allclose(found.noise[0], fit.noise[k], atol=1e-4)
+
+
+@pytest.mark.parametrize("weights_penalty", [0.5, 8.0, np.inf])
+def test_weights_are_pulled_as_in_the_rounds(weights_penalty):
+    case = CASES[0]
+    data, spec, fit = whole_fit(case)
+    center, site = center_of(fit), data.sites[0]
+    own, _ = joined(spec, site, data.columns, center, np.inf, np.inf)
+    found, _ = joined(spec, site, data.columns, center, np.inf, np.inf, weights_penalty)
+    if weights_penalty > 1.0:
+        np.testing.assert_allclose(found.weights[0], center.weights, rtol=1e-12)
+        return
+    # The fixed point: what the rows have under these weights, shrunk, is these weights.
+    posterior, _ = case.family.row_scores(unpadded(site), Params(found.weights, found.theta, found.noise))
+    told, n_rows = posterior[0].mean(axis=1)[None], np.array([[float(len(site.rows))]])
+    again = shrink_weights(told, center.weights, np.array([[weights_penalty]]), n_rows)
+    np.testing.assert_allclose(found.weights, again, atol=1e-5)
+    assert abs(found.weights[0] - center.weights).max() < abs(own.weights[0] - center.weights).max()
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
@@ -115,7 +134,7 @@ def test_the_center_does_not_move_whatever_joins():
     kept = [leaf.copy() for leaf in center]
     for penalty in (0.0, 1.0, np.inf):
         found, _ = joined(spec, data.sites[-1], data.columns, center, penalty, penalty)
-        assert found.center is center.theta
+        np.testing.assert_array_equal(found.center, center.theta)
         for leaf, before in zip(center, kept, strict=True):
             np.testing.assert_array_equal(leaf, before)
 

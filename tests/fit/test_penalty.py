@@ -534,3 +534,15 @@ def test_a_model_tells_with_which_penalty_its_weights_were_pooled():
 def test_bad_options_are_refused(options, words):
     with pytest.raises(InputError, match=words):
         FederatedGaussianMixture(2, **options).fit(np.zeros((9, 2)))
+
+
+def test_a_few_sites_that_would_lose_much_by_pooling_are_heard():
+    gain = np.array([[0.0, g] for g in (-0.9, -0.3, 0.05, 0.05, 0.06, 0.05, 0.06, 0.05)])
+    assert clearly_best(gain) == 0
+    assert clearly_best(np.maximum(gain, -0.01)) == 1
+
+
+def test_gains_of_pooling_count_for_what_fits_to_all_rows_gain():
+    """Two weights, known from 50 of 100 rows: half of 1/50 - 1/100 a row is the fit's to a part, not the pooling's."""
+    assert pooling([0.0, *[0.0049] * 5])[0] == 0.0
+    assert pooling([0.0, *[0.0051] * 5])[0] == WEIGHTS_PENALTIES[1]

@@ -73,8 +73,24 @@ def test_covariances_are_counted_like_means():
     np.testing.assert_allclose(counted.shared_cost, 0.5 * (2 * 3 * LOG(200) + 6 * LOG(150)))
 
 
+def test_weights_that_are_the_common_ones_are_counted_once():
+    weights = np.array([[0.3, 0.7], [0.3, 0.7], [0.5, 0.5]])
+    apart, together = (
+        tally(result(np.zeros((3, 2)))._replace(weights=weights, common_weights=common))
+        for common in (None, weights[0])
+    )
+    assert apart.own.tolist() == [1.0, 1.0, 1.0]
+    assert together.own.tolist() == [0.0, 0.0, 1.0]
+    assert together.shared == apart.shared + 1
+    np.testing.assert_allclose(together.shared_cost - apart.shared_cost, 0.5 * LOG(150))
+
+
 def test_pooled_rows_are_one_site():
-    counted = tally(result(np.ones((3, 2)), log_likelihood=np.full(3, -9.0)), pooled=True, log_scale=2.0)
+    counted = tally(
+        result(np.ones((3, 2)), log_likelihood=np.full(3, -9.0)),
+        pooled=True,
+        log_volume=np.array([200.0, 100.0, 100.0]),
+    )
     assert (counted.own.tolist(), counted.shared) == ([1.0], 6)
     assert (counted.n_rows.tolist(), counted.log_likelihood.tolist()) == ([200.0], [-9.0 - 2.0 * 200.0])
 

@@ -7,8 +7,7 @@ import pytest
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.data.simulate import simulate
 from fedgrem.errors import InputError, ShapeError
-from fedgrem.report.gain import measure_gain
-from fedgrem.report.rows import given_rows
+from fedgrem.report.gain import given_rows, measure_gain
 
 PAPER = {"covariance_type": "identity", "penalty": 2.0, "standard_errors": False}
 """The quickest; what is tested here does not depend on it."""

@@ -13,13 +13,11 @@ from fedgrem import FedEM, FederatedGaussianMixture, FederatedMixture, Federated
 from fedgrem.errors import InputError, MissingExtraError, ShapeError
 from fedgrem.plots import plot_rows
 from fedgrem.report.attributes import sharing
-from fedgrem.report.gain import Gains, SiteGain
-from fedgrem.report.model import model_page, write_model_report
-from fedgrem.report.numbers import decimals_for, fixed
-from fedgrem.report.page import document, environment, fact_list, marked_list, table_markup
-from fedgrem.report.rows import given_rows
+from fedgrem.report.gain import Gains, SiteGain, given_rows
+from fedgrem.report.model import Origin, drawing, model_page, write_model_report
+from fedgrem.report.page import environment
 from fedgrem.report.summary import summarize
-from fedgrem.report.view import Origin, drawing
+from fedgrem.report.text import decimals_for, fixed
 from fedgrem.report.words import agreement
 from tests.report.models import made_up
 
@@ -50,7 +48,7 @@ class Tags(HTMLParser):
 @pytest.fixture
 def _no_figures(monkeypatch):
     """Figures are most of the work, and not what a test of words is about."""
-    monkeypatch.setattr("fedgrem.report.view.drawing", lambda *_: "<svg></svg>")
+    monkeypatch.setattr("fedgrem.report.model.drawing", lambda *_: "<svg></svg>")
 
 
 def page_of(model, *arguments):
@@ -386,15 +384,3 @@ def test_without_jinja2_the_extra_that_brings_it_is_named(tmp_path, monkeypatch)
     with pytest.raises(MissingExtraError, match=r"pip install 'fedgrem\[report\]'"):
         made_up().report(tmp_path / "page.html")
     assert not list(tmp_path.iterdir())
-
-
-def test_parts_of_finished_markup_stay_as_they_are_and_words_are_escaped():
-    assert fact_list({"a": "<i>b</i>"}) == "<dl><dt>a</dt><dd><i>b</i></dd></dl>"
-    line = '<li><span class="mark yes">&lt;x&gt;</span><b>y</b></li>'
-    assert marked_list([("yes", "<x>", "<b>y</b>")]) == f'<ul class="verdicts">{line}</ul>'
-    table = "<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>1\n2</td></tr></tbody></table>"
-    assert table_markup(["<th>a</th>"], [["<td>1\n2</td>"]]) == f'<div class="scroll">{table}</div>'
-    page = document("a & b", ["<p>c</p>"], ".d{color:red}")
-    assert "<title>a &amp; b · fedgrem</title>" in page
-    assert "<p>c</p>" in page
-    assert ".d{color:red}" in page

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedgrem.data.simulate import CENTERS, simulate
+from fedgrem.studies.base import Method, Setting
 from fedgrem.studies.cells import play_cell, signal
-from fedgrem.studies.specs import Method, Setting
 
 from .tiny import tiny_study
 

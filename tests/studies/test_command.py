@@ -13,33 +13,35 @@ import numpy as np
 import pytest
 
 from fedgrem.cli import main
-from fedgrem.studies import runner, splits
+from fedgrem.studies import command, runner, splits
+from fedgrem.studies.base import Setting, Study, methods
 from fedgrem.studies.command import prepare
+from fedgrem.studies.comparison import page as comparison_page
 from fedgrem.studies.embeddings import Embedding
-from fedgrem.studies.loaders.dataset import RealData
-from fedgrem.studies.loaders.pen import PenSource, PenTable, load_pen, table_digest
-from fedgrem.studies.specs import STUDIES, Method, Setting, Study
+from fedgrem.studies.images import RealData
+from fedgrem.studies.pen import PenSource, load_pen, table_digest
+from fedgrem.studies.real import page as real_page
 from tests.told import assert_one_error
 
 pytest.importorskip("matplotlib")
 
 
-def tiny(quick):
+def tiny(name, quick):
     settings = tuple(Setting(f"h={h:g}", "gmm", h, {"h": h, "n_sites": 3, "n_rows": 40}) for h in (0.0, 1.0))
-    return Study("gmm", "A tiny study", settings, (Method("local-em", "local-em"), Method("fedem", "fedem")), (0, 1))
+    return Study("gmm", "A tiny study", settings, methods("local-em", "fedem"), 2, comparison_page)
 
 
-def tiny_pen(quick):
+def tiny_pen(name, quick):
     hit = {"contaminated": 1, "way": "far"}
     settings = (Setting("0%", "pen", 0.0, {}, "none"), Setting("20.5% far", "pen", 20.5, hit, "far"))
-    return Study("pen", "Tiny Pen digits", settings, (Method("local-em", "local-em"), Method("fedem", "fedem")), (0, 1))
+    return Study("pen", "Tiny Pen digits", settings, methods("local-em", "fedem"), 2, real_page)
 
 
 def pen_table():
     """Three writers of two digits that are far apart."""
     digit, writer = np.tile([0, 1], 90), np.repeat([1, 2, 3], 60)
     noise = np.random.default_rng(0).normal(size=(180, 16))
-    return PenTable((30 + 40 * digit[:, None] + 5 * noise).round().astype(int), digit, writer)
+    return np.column_stack([(30 + 40 * digit[:, None] + 5 * noise).round().astype(int), digit, writer])
 
 
 def loader():
@@ -60,7 +62,7 @@ def run(*arguments):
 
 
 def test_a_study_ends_with_a_table_and_the_paths_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(STUDIES, "gmm", tiny)
+    monkeypatch.setattr(command, "find_study", tiny)
     folder = tmp_path / "results"
     assert run("gmm", "--out", str(folder), "--workers", "1", "--seeds", "1") == 0
     said = capsys.readouterr()
@@ -71,14 +73,14 @@ def test_a_study_ends_with_a_table_and_the_paths_written(tmp_path, capsys, monke
 
 
 def test_a_study_on_real_data_reads_its_folder_and_is_reported_beside_the_paper(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(STUDIES, "pen", tiny_pen)
+    monkeypatch.setattr(command, "find_study", tiny_pen)
     monkeypatch.setattr(splits, "load_pen", loader())
     monkeypatch.setattr(runner, "_play", play_tiny_pen)
     monkeypatch.delenv(splits.DATA, raising=False)
     monkeypatch.setenv("FEDGREM_CACHE", str(tmp_path / "cache"))
     files, folder, table = tmp_path / "files", tmp_path / "results", pen_table()
     files.mkdir()
-    lines = np.column_stack([table.features, table.digit, table.writer]).tolist()
+    lines = table.tolist()
     with (files / "pendigits_with_writer.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([[*(f"f{j}" for j in range(1, 17)), "digit", "writer"], *lines])
     options = ("--quick", "--data", str(files), "--out", str(folder), "--workers", "1", "--seeds", "1")
@@ -119,7 +121,7 @@ def test_an_offline_machine_is_told_of_the_option_for_files_in_one_line(tmp_path
 
 
 def test_downloads_are_told_while_they_last(monkeypatch):
-    def download(folder, *, on_progress):
+    def download(folder, on_progress):
         for done, total in ((850_000, 1_700_000), (12_000_000, 30_000_000), (5_000, 29_000), (7_000_000, None)):
             on_progress("file.gz", done, total)
 
@@ -131,19 +133,19 @@ def test_downloads_are_told_while_they_last(monkeypatch):
 
 @pytest.mark.parametrize("name", ["mnist", "fashion"])
 def test_the_time_of_an_embedding_is_told_before_it_begins(monkeypatch, name):
-    images = RealData(np.zeros((3, 2)), np.zeros(3, dtype=int), None, ("a", "b"), "images")
+    images = RealData(np.zeros((3, 2)), np.zeros(3, dtype=int), None)
     said = []
 
-    def download(folder, *, on_progress):
+    def download(source, folder, on_progress):
         on_progress(f"{name} images", 11_000_000, 11_000_000)
         return images
 
-    def embed(rows, *, on_progress, **options):
+    def embed(rows, method, *, on_progress, **options):
         said.append("embedded")
         on_progress(1, 752)
         return Embedding(rows, 185.0, {"versions": {"umap-learn": "1"}})
 
-    monkeypatch.setattr(splits, f"load_{name}", download)
+    monkeypatch.setattr(splits, "load_images", download)
     monkeypatch.setattr(splits, "embed", embed)
     assert "by umap (umap-learn 1) in 3 min 5 s" in prepare(name, "umap", said.append)
     assert said == [

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fedgrem.studies.loaders.download import DownloadError, cache_folder, fetch, unpacked_digest
+from fedgrem.studies.download import DownloadError, cache_folder, fetch
 from tests.studies.server import Server
 
-CONTENT = bytes(range(256)) * 4000
+UNPACKED = bytes(range(256)) * 4000
+SHA256 = hashlib.sha256(UNPACKED).hexdigest()
+CONTENT = gzip.compress(UNPACKED, 0, mtime=0)
 
 
 @pytest.fixture
@@ -30,10 +32,6 @@ def nobody(monkeypatch):
         return f"http://127.0.0.1:{place.getsockname()[1]}"
 
 
-def sha256(content):
-    return hashlib.sha256(content).hexdigest()
-
-
 def parts(folder):
     return sorted(folder.glob("*.part"))
 
@@ -42,28 +40,28 @@ def test_a_file_is_fetched_once_and_progress_ends_at_its_size(server, tmp_path):
     told = []
     path = tmp_path / "new" / "data.bin"
     for _ in range(2):
-        got = fetch(f"{server.url}/data.bin", path, sha256=sha256(CONTENT), on_progress=lambda *done: told.append(done))
+        got = fetch(f"{server.url}/data.bin", path, sha256=SHA256, on_progress=lambda *done: told.append(done))
     assert got == path
     assert path.read_bytes() == CONTENT
     assert parts(path.parent) == []
     assert len(server.asked) == 1
-    assert told[0] == (0, len(CONTENT))
-    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert told[0] == ("data.bin", 0, len(CONTENT))
+    assert told[-1] == ("data.bin", len(CONTENT), len(CONTENT))
 
 
 def test_a_broken_download_is_kept_and_resumed_where_it_stopped(server, tmp_path):
     server.breaks = 300_000
     path = tmp_path / "data.bin"
-    with pytest.raises(DownloadError, match=r"broke off after 300,000 of 1,024,000 bytes .*run the same command again"):
-        fetch(f"{server.url}/data.bin", path, sha256=sha256(CONTENT))
+    with pytest.raises(DownloadError, match=rf"broke off after 300,000 of {len(CONTENT):,} bytes .*run the same"):
+        fetch(f"{server.url}/data.bin", path, sha256=SHA256)
     assert not path.exists()
     assert [part.stat().st_size for part in parts(tmp_path)] == [300_000]
     server.breaks = None
     told = []
-    fetch(f"{server.url}/data.bin", path, sha256=sha256(CONTENT), on_progress=lambda *done: told.append(done))
+    fetch(f"{server.url}/data.bin", path, sha256=SHA256, on_progress=lambda *done: told.append(done))
     assert path.read_bytes() == CONTENT
     assert server.asked[-1] == ("/data.bin", "bytes=300000-")
-    assert told[0] == (300_000, len(CONTENT))
+    assert told[0] == ("data.bin", 300_000, len(CONTENT))
     assert parts(tmp_path) == []
 
 
@@ -87,7 +85,7 @@ def test_a_part_longer_than_the_file_makes_the_download_start_over(server, tmp_p
 
 def test_a_wrong_check_sum_names_both_sums_and_removes_the_file(server, tmp_path):
     path = tmp_path / "data.bin"
-    with pytest.raises(DownloadError, match=f"expected sha256 {'0' * 64}, got sha256 {sha256(CONTENT)}") as caught:
+    with pytest.raises(DownloadError, match=f"expected sha256 {'0' * 64}, got sha256 {SHA256}") as caught:
         fetch(f"{server.url}/data.bin", path, sha256="0" * 64)
     assert "was removed" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -95,11 +93,11 @@ def test_a_wrong_check_sum_names_both_sums_and_removes_the_file(server, tmp_path
 
 def test_a_gzip_file_is_checked_by_what_it_holds(server, tmp_path):
     for mtime in (1, 2):
-        server.files["data.gz"] = gzip.compress(CONTENT, mtime=mtime)
-        fetch(f"{server.url}/data.gz", tmp_path / f"{mtime}.gz", sha256=sha256(CONTENT), digest=unpacked_digest)
+        server.files["data.gz"] = gzip.compress(UNPACKED, mtime=mtime)
+        fetch(f"{server.url}/data.gz", tmp_path / f"{mtime}.gz", sha256=SHA256)
     server.files["data.gz"] = b"<html>no such file</html>"
     with pytest.raises(DownloadError, match="got a file that cannot be unpacked"):
-        fetch(f"{server.url}/data.gz", tmp_path / "3.gz", sha256=sha256(CONTENT), digest=unpacked_digest)
+        fetch(f"{server.url}/data.gz", tmp_path / "3.gz", sha256=SHA256)
 
 
 def test_a_file_that_has_moved_is_told_with_its_address(server, tmp_path):

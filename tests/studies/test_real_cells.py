@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from fedgrem.studies import splits, starts
+from fedgrem.studies.base import Setting
 from fedgrem.studies.cells import play_cell
-from fedgrem.studies.specs import EMBEDDINGS, STUDIES, Setting
+from fedgrem.studies.real import EMBEDDINGS
+from fedgrem.studies.registry import find_study
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -57,7 +59,7 @@ def test_contamination_changes_what_some_sites_fit_and_nothing_else(made, way):
 
 def test_a_cell_scores_every_method_on_the_rows_held_out(made):
     setting = Setting("33% far", "pen", 33.0, {"contaminated": 2, "way": "far"}, "far")
-    methods = STUDIES["pen"](True).with_methods(["fedgrem", "local-em", "fedem", "pooled-em"]).methods
+    methods = find_study("pen", True).with_methods(["fedgrem", "local-em", "fedem", "pooled-em"]).methods
     rows = {row["method"]: row for row in play_cell(setting, 0, methods)}
     assert list(rows) == ["fedgrem", "local-em", "fedem", "pooled-em"]
     assert rows["fedgrem"]["error"] < 5.0
@@ -76,13 +78,13 @@ def test_pooled_rows_begin_at_the_likelier_of_two_starts(made, monkeypatch, alon
         return params._replace(theta=np.broadcast_to(together, params.theta.shape))
 
     monkeypatch.setattr(starts, "search_pooled", misled)
-    methods = STUDIES["pen"](True).with_methods(["pooled-em"] if alone else ["local-em", "pooled-em"]).methods
+    methods = find_study("pen", True).with_methods(["pooled-em"] if alone else ["local-em", "pooled-em"]).methods
     assert play_cell(Setting("0%", "pen", 0.0), 0, methods)[-1]["error"] < 5.0
 
 
 @pytest.mark.parametrize("name", sorted(EMBEDDINGS))
 def test_images_are_embedded_as_their_study_says(monkeypatch, name):
-    data = splits.RealData(np.zeros((400, 3)), np.zeros(400, dtype=int), None, ("a", "b", "c"), name)
+    data = splits.RealData(np.zeros((400, 3)), np.zeros(400, dtype=int), None)
     used = []
 
     def embedding_of(data, method):
@@ -91,8 +93,8 @@ def test_images_are_embedded_as_their_study_says(monkeypatch, name):
 
     monkeypatch.setattr(splits, "load", lambda _: data)
     monkeypatch.setattr(splits, "embedding_of", embedding_of)
-    study = STUDIES[name](True)
-    for each in (study, study.with_embedding("tsne")):
+    study = find_study(name, True)
+    for each in (study, study.with_settings(embedding="tsne")):
         splits._prepared.cache_clear()
         assert {setting.embedding for setting in each.settings} == {each.settings[0].embedding}
         splits.by_site(name, 0, each.settings[0].embedding)
@@ -122,7 +124,7 @@ def test_pen_digits_are_44_writers(monkeypatch):
 
 @pytest.mark.parametrize("name", ["pen", "pen-small", "mnist", "fashion"])
 def test_real_studies_have_the_papers_settings(name):
-    study = STUDIES[name](False)
+    study = find_study(name)
     assert len(study.seeds) == 200
     percents = sorted({setting.x for setting in study.settings})
     if name == "pen":

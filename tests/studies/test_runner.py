@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedgrem.errors import InputError
-from fedgrem.studies.runner import ROWS, UNTIMED, in_order, missing_cells, read_rows, run_study
-from fedgrem.studies.specs import FITS, pen
+from fedgrem.studies.base import FITS
+from fedgrem.studies.cells import play_cell
+from fedgrem.studies.real import pen
+from fedgrem.studies.runner import ROWS, UNTIMED, in_order, missing_cells, read_lines, run_study
 
 from .tiny import tiny_study
 
@@ -46,15 +49,16 @@ def test_a_study_killed_half_way_resumes_to_the_identical_table_and_does_nothing
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    kept = read_rows(folder)
+    kept = read_lines(folder / ROWS)
     study = tiny_study(n_seeds)
     assert 0 < len(kept) < 2 * n_seeds
-    resumed = run_study(study, folder, workers=1)
-    assert Counter((row["setting"], row["seed"], row["method"]) for row in read_rows(folder)) == {
+    resumed = run_study(study, folder, workers=2)
+    assert Counter((row["setting"], row["seed"], row["method"]) for row in read_lines(folder / ROWS)) == {
         ("h=0.5", seed, method): 1 for seed in range(n_seeds) for method in ("local-em", "fedem")
     }
-    assert read_rows(folder)[: len(kept)] == kept
-    assert untimed(resumed) == untimed(run_study(study, tmp_path / "whole", workers=2))
+    assert read_lines(folder / ROWS)[: len(kept)] == kept
+    whole = [row for setting, seed in study.cells() for row in play_cell(setting, seed, study.methods)]
+    assert untimed(resumed) == untimed(in_order(study, whole))
 
 
 def test_the_time_left_is_told_from_all_cells_so_far(tmp_path, monkeypatch):
@@ -76,7 +80,7 @@ def test_the_time_left_is_told_from_all_cells_so_far(tmp_path, monkeypatch):
 def test_a_truncated_last_line_is_cut_off_and_only_its_method_is_done_again(tmp_path):
     text = json.dumps(fake_row(0)) + "\n" + json.dumps(fake_row(0, "fedem")) + "\n" + json.dumps(fake_row(1)) + "\n"
     (tmp_path / ROWS).write_text(text + json.dumps(fake_row(1, "fedem"))[:-9], encoding="utf-8")
-    rows = read_rows(tmp_path)
+    rows = read_lines(tmp_path / ROWS)
     assert (tmp_path / ROWS).read_text(encoding="utf-8") == text
     (cell,) = missing_cells(tiny_study(2), rows)
     assert (cell.seed, [m.name for m in cell.methods]) == (1, ["fedem"])
@@ -84,7 +88,7 @@ def test_a_truncated_last_line_is_cut_off_and_only_its_method_is_done_again(tmp_
 
 def test_a_whole_last_line_without_its_end_counts_as_cut_off(tmp_path):
     (tmp_path / ROWS).write_text(json.dumps(fake_row(0)) + "\n" + json.dumps(fake_row(1)), encoding="utf-8")
-    assert [row["seed"] for row in read_rows(tmp_path)] == [0]
+    assert [row["seed"] for row in read_lines(tmp_path / ROWS)] == [0]
 
 
 def test_rows_come_in_the_order_of_the_spec_whoever_was_first():
@@ -97,13 +101,13 @@ def test_the_folder_of_another_study_is_refused(tmp_path):
     nothing = tiny_study(0)
     run_study(nothing, tmp_path)
     run_study(tiny_study(0, methods=("tgmm",)), tmp_path)  # more methods are welcome
-    for other in (tiny_study(0, rounds=5), nothing.with_embedding("pca")):
+    for other in (tiny_study(0, rounds=5), nothing.with_settings(embedding="pca")):
         with pytest.raises(InputError, match="of another study, of other settings or of another version"):
             run_study(other, tmp_path)
 
 
 def test_the_folder_of_a_study_that_was_fitted_with_other_care_is_refused(tmp_path, monkeypatch):
-    study = pen(quick=True).with_seeds(0)
+    study = replace(pen(quick=True), n_seeds=0)
     run_study(study, tmp_path)
     run_study(study, tmp_path)
     monkeypatch.setitem(FITS, "pen", FITS["pen"]._replace(tolerance=1e-2))

@@ -5,57 +5,58 @@ import pytest
 
 from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.errors import InputError
-from fedgrem.studies.paper import STEP_SIZES, THETA_ERROR, THETA_H, WEIGHT_ERROR, WEIGHT_H
-from fedgrem.studies.specs import METHODS, OURS, STUDIES
+from fedgrem.studies.base import METHODS, OURS
+from fedgrem.studies.paper import TABLES, reported
+from fedgrem.studies.registry import STUDIES, find_study
 
 
 @pytest.mark.parametrize("name", ["gmm", "mor"])
 def test_the_comparison_has_nine_h_a_hundred_seeds_and_every_system(name):
-    study = STUDIES[name](False)
+    study = find_study(name)
     np.testing.assert_allclose([s.simulation["h"] for s in study.settings], np.arange(9) * 0.25)
-    assert study.seeds == tuple(range(100))
+    assert study.seeds == range(100)
     assert {m.algorithm for m in study.methods} == set(ALGORITHMS) == set(METHODS)
     assert all(s.start == "shared" and s.rounds is None for s in study.settings)
 
 
 def test_the_step_size_study_covers_the_papers_tables_with_both_thresholds():
-    study = STUDIES["eta"](False)
-    assert tuple(s.x for s in study.settings) == THETA_H
+    study = find_study("eta")
+    assert [f"{s.x:g}" for s in study.settings] == list(TABLES["theta_error"][0.95])
     for scaling in ("fixed", "step"):
         methods = [m for m in study.methods if m.name.startswith(scaling)]
-        np.testing.assert_allclose([m.options["step_size"] for m in methods], STEP_SIZES)
-        np.testing.assert_allclose(
-            [m.penalty for m in methods], np.array(STEP_SIZES) * 2.0 if scaling == "step" else 2.0
-        )
+        np.testing.assert_allclose([m.options["step_size"] for m in methods], list(TABLES["theta_error"]))
+        penalties = 2.0 * np.array(list(TABLES["theta_error"])) if scaling == "step" else 2.0
+        np.testing.assert_allclose([m.penalty for m in methods], penalties)
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_runs_our_system_with_the_papers_central_problem_and_single_steps(name):
-    ours = [m for m in STUDIES[name](True).methods if m.algorithm == "fedgrem"]
+    ours = [m for m in find_study(name, True).methods if m.algorithm == "fedgrem"]
     assert ours
     assert all(m.options.items() >= OURS.items() for m in ours)
 
 
 def test_the_papers_tables_hold_its_printed_figures():
-    assert tuple(THETA_ERROR) == tuple(WEIGHT_ERROR) == STEP_SIZES
-    assert all(tuple(row) == THETA_H for row in THETA_ERROR.values())
-    assert all(tuple(row) == WEIGHT_H for row in WEIGHT_ERROR.values())
-    assert THETA_ERROR[1.35][0.0] == (1.21, 1.42)
-    assert THETA_ERROR[0.95][1.75] == (2.14, 1.05)
-    assert WEIGHT_ERROR[0.95][1.0] == (0.072, 0.02)
+    for name, last in (("theta_error", 1.75), ("weight_error", 1.5)):
+        assert list(TABLES[name]) == pytest.approx(np.arange(0.55, 1.36, 0.1))
+        assert all(list(row) == [f"{h:g}" for h in np.arange(0.0, last + 0.1, 0.25)] for row in TABLES[name].values())
+    assert reported("theta_error", 1.35, 0.0)[:3] == (1.21, 1.42, 100)
+    assert reported("theta_error", 0.95, 1.75)[:2] == (2.14, 1.05)
+    assert reported("weight_error", 0.95, 1.0)[:2] == (0.072, 0.02)
+    assert reported("weight_error", 0.95, 1.75) is None
 
 
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("quick", [True, False])
 def test_names_within_a_study_are_unique(name, quick):
-    study = STUDIES[name](quick)
+    study = find_study(name, quick)
     assert len({s.name for s in study.settings}) == len(study.settings)
     assert len({m.name for m in study.methods}) == len(study.methods)
     assert len(study.cells()) == len(study.settings) * len(study.seeds)
 
 
 def test_the_theory_study_varies_one_thing_at_a_time_and_follows_the_rounds_from_a_poor_start():
-    study = STUDIES["theory"](False)
+    study = find_study("theory")
     assert {s.panel for s in study.settings} == {"n", "K", "h", "epsilon", "d", "T"}
     rounds = [s for s in study.settings if s.panel == "T"]
     assert [s.rounds for s in rounds] == [s.x for s in rounds]
@@ -63,13 +64,12 @@ def test_the_theory_study_varies_one_thing_at_a_time_and_follows_the_rounds_from
 
 
 def test_methods_and_seeds_can_be_chosen_and_unknown_methods_are_refused():
-    study = STUDIES["gmm"](True).with_seeds(3).with_methods(["tgmm", "fedgrem"])
-    assert study.seeds == (0, 1, 2)
+    study = find_study("gmm", True).with_methods(["tgmm", "fedgrem"])
     assert [m.name for m in study.methods] == ["fedgrem", "tgmm"]
     with pytest.raises(InputError, match="fedavg is no method of this study; choose from"):
         study.with_methods(["fedavg"])
 
 
 def test_paper_starts_replace_all_but_poor_ones():
-    study = STUDIES["theory"](True).from_paper_starts()
+    study = find_study("theory", True).from_paper_starts()
     assert {(s.panel == "T", s.start) for s in study.settings} == {(True, "poor"), (False, "paper")}

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from fedgrem.algorithms.center_rules import CenterRule, Redescending
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
 from fedgrem.kernels.randomness import generator_for
@@ -51,6 +52,26 @@ class Algorithm(Protocol):
     name: ClassVar[str]
     traits: ClassVar[Traits]
 
+    @property
+    def noise_penalty(self) -> float | None:
+        """C of the noise; None where it is chosen, or that of everything else."""
+        ...
+
+    @property
+    def penalty_decay(self) -> float:
+        """Of the recursion of lambda."""
+        ...
+
+    @property
+    def pool_weights(self) -> bool | Literal["auto"]:
+        """Whether mixture weights are shrunk to common ones too."""
+        ...
+
+    @property
+    def rule(self) -> CenterRule:
+        """How estimates of sites become a center, where they are pulled to one."""
+        ...
+
     def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
         """(K,) which sites are asked in round ``number``; drawn by name, so that their order does not matter."""
         ...
@@ -75,7 +96,12 @@ class Algorithm(Protocol):
 
 
 class Options:
-    """What algorithms share: their options by name, as scikit-learn reads them."""
+    """What algorithms share: their options by name, as scikit-learn reads them, and what holds where they have none."""
+
+    noise_penalty: Any = None
+    penalty_decay: Any = 0.1
+    pool_weights: Any = False
+    rule: Any = Redescending()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options by name."""
@@ -107,6 +133,17 @@ def keep_absent(params: Params, before: Params, present: Array) -> Params:
 def middle(leaf: Array | None) -> Array | None:
     """The coordinate-wise median over sites."""
     return None if leaf is None else np.asarray(np.median(leaf, axis=0))
+
+
+def middle_weights(weights: Array) -> Array:
+    """Mixture weights ``(..., R)`` in the middle of those of the sites."""
+    found = np.median(weights, axis=0)
+    return np.asarray(found / found.sum(axis=-1, keepdims=True))
+
+
+def full_penalty(constant: Array | float, size: float, n_sites: int) -> Array:
+    """Lambda that belongs to C, for a block of ``size`` parameters."""
+    return np.asarray(constant * np.sqrt(size + np.log(n_sites)))
 
 
 def for_all(leaf: Array, n_sites: int) -> Array:

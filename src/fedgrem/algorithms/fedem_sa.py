@@ -5,7 +5,7 @@ participation of its Appendix A and compressors as in its Appendix B.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from fedgrem.algorithms.fedem import average, present_share
 from fedgrem.algorithms.local import plain_start
 from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError
-from fedgrem.families.base import ExponentialFamily, Family, weights_of
+from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.compression import quantize, sparsify, variance_factor
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Sums, Upload
 
@@ -100,7 +100,7 @@ class FedEMSA(Options):
 
     def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
         """Begin at the given starts, expecting nothing."""
-        if not isinstance(family, ExponentialFamily):
+        if not family.exponential:
             raise InputError(
                 f"algorithm 'fedem-sa' does not run on {family.name} components, which have no sufficient statistics "
                 "to exchange; use 'fedem' or 'fedgrem'."
@@ -143,7 +143,7 @@ class FedEMSA(Options):
         self, family: Family, central: Central, uploads: Upload, present: Array
     ) -> tuple[Central, Influence]:
         """Move S by the surprises, learn the control variates, and maximize."""
-        assert isinstance(family, ExponentialFamily)
+        statistics_of: Any = family  # an exponential one, as checked in the beginning
         memory: Memory = central.extra
         first, n_sites = int(memory.played) == 0, len(present)
         difference = np.where(present[:, None, None], uploads.extra.difference, 0.0)
@@ -160,7 +160,7 @@ class FedEMSA(Options):
             control = memory.control + self._control_step(difference) * difference
             rest = np.where(present[:, None], uploads.extra.rest, memory.rest)
         total = Sums(statistics, average(rest, share), np.zeros(()))
-        center = family.solve_noisy(total, central.center)
+        center = statistics_of.solve_noisy(total, central.center)
         noise = family.noise_step(total, center, central.noise)
         weights = keep_absent(uploads.params, central.params, present).weights
         params = Params(weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites))
@@ -175,7 +175,7 @@ class FedEMSA(Options):
         return 1.0 / variance_factor(difference.shape[-1], self.keep, self.levels)
 
 
-def _n_statistics(family: ExponentialFamily, start: Params) -> int:
+def _n_statistics(family: Any, start: Params) -> int:
     """Features of a family, found on two made-up rows."""
     width = start.theta.shape[-1]
     stack = Stack(("",), np.ones((1, 2, width)), np.ones((1, 2)), np.ones((1, 2)))

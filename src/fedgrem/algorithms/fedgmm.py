@@ -93,52 +93,104 @@ class FedGMM(Options):
     reg_covar: float = 1e-6
     averaging: Averaging = "rows"
 
-    def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
-        """Begin at the given starts, with unit covariances, knowing nothing of the covariates."""
-        _, n_components, width = start.theta.shape
-        if isinstance(family, Gaussian):
-            central = plain_start(start, n_rows)
-            return central._replace(extra=Gaussians(central.center, np.tile(np.eye(width), (n_components, 1, 1))))
-        if not isinstance(family, LinearRegression):
+    def _model(self, family: Family) -> "_Densities | _JointMixture":
+        """What sites and center do for components of this family."""
+        if family.name not in MODELS:
             raise InputError(
                 f"algorithm 'fedgmm' does not run on {family.name} components: it needs Gaussians or regressions; use "
                 "'fedem' or 'fedgrem'."
             )
-        parts = self.covariate_components
-        covariates = Gaussians(np.zeros((parts, width)), np.tile(np.eye(width), (parts, 1, 1)))
-        joint = np.repeat(start.weights[:, None] / parts, parts, axis=1)
-        return plain_start(start, n_rows, JointState(covariates, joint, np.zeros(())))
+        return MODELS[family.name](family, self)
+
+    def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
+        """Begin at the given starts, with unit covariances, knowing nothing of the covariates."""
+        return self._model(family).begin(plain_start(start, n_rows))
 
     def broadcast(self, family: Family, central: Central) -> Broadcast:
         """Own weights and, before round 1, own components; the common Gaussians."""
-        n_sites, state = len(central.n_rows), central.extra
-        if isinstance(state, Gaussians):
-            return Broadcast(central.params, Gaussians(*(for_all(leaf, n_sites) for leaf in state)))
-        covariates = Gaussians(*(for_all(leaf, n_sites) for leaf in state.covariates))
-        return Broadcast(central.params, JointState(covariates, state.joint, np.full(n_sites, float(state.started))))
+        return Broadcast(central.params, self._model(family).told(central.extra, len(central.n_rows)))
 
     def local_step(self, family: Family, stack: Stack, sent: Broadcast, seed: int) -> Upload:
         """E-step and the posterior sums of every component."""
-        if isinstance(family, Gaussian):
-            return self._density_step(family, stack, sent)
-        assert isinstance(family, LinearRegression)
-        return self._joint_step(family, stack, sent)
+        return self._model(family).local_step(stack, sent)
 
-    def _density_step(self, family: Gaussian, stack: Stack, sent: Broadcast) -> Upload:
+    def central_step(
+        self, family: Family, central: Central, uploads: Upload, present: Array
+    ) -> tuple[Central, Influence]:
+        """Common components from the sites' sums."""
+        share, n_sites = present_share(central.n_rows, present), len(present)
+        weights = keep_absent(uploads.params, central.params, present).weights
+        center, noise, extra = self._model(family).merge(central, uploads, share, weights)
+        params = Params(weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites))
+        influence = no_pull(weights, share, np.inf)
+        if self.averaging == "mass":
+            influence = influence._replace(weight=weights * central.n_rows[:, None] * present[:, None])
+        return central._replace(params=params, center=center, noise=noise, extra=extra), influence
+
+
+@dataclass(frozen=True)
+class _Densities:
+    """Gaussian components of the rows."""
+
+    family: Any
+    options: FedGMM
+
+    def begin(self, central: Central) -> Central:
+        n_components, width = central.center.shape
+        return central._replace(extra=Gaussians(central.center, np.tile(np.eye(width), (n_components, 1, 1))))
+
+    def told(self, state: Gaussians, n_sites: int) -> Gaussians:
+        return Gaussians(*(for_all(leaf, n_sites) for leaf in state))
+
+    def local_step(self, stack: Stack, sent: Broadcast) -> Upload:
         params, state = sent.params, sent.extra
         if params.noise is None:
             full = params._replace(noise=_FULL.covariance.from_matrices(state.covariance))
             sums = _FULL.expect(stack, full)
             moments, value = sums.features, sums.log_likelihood
         else:
-            posterior, by_row = family.row_scores(stack, params)
+            posterior, by_row = self.family.row_scores(stack, params)
             moments = (posterior * stack.weight[:, None]) @ _FULL.features_of(stack)
             value = (stack.weight * by_row).sum(axis=1)
         weights = moments[..., 0] / moments[..., 0].sum(axis=-1, keepdims=True)
         return Upload(params._replace(weights=weights), np.ones_like(weights), stack.n_rows, value, Moments(moments))
 
-    def _joint_step(self, family: LinearRegression, stack: Stack, sent: Broadcast) -> Upload:
-        state: JointState = sent.extra
+    def merge(
+        self, central: Central, uploads: Upload, share: Array, weights: Array
+    ) -> tuple[Array, Array | None, Gaussians]:
+        before: Gaussians = central.extra
+        here = share > 0
+        sums, lift = uploads.extra.sums[here], self.options.reg_covar
+        if self.options.averaging == "mass":
+            after = _from_sums(sums.sum(axis=0), before, lift)
+        else:
+            own = [_from_sums(one, before, lift) for one in sums]
+            after = Gaussians(*(average(np.stack(leaves), share[here]) for leaves in zip(*own, strict=True)))
+        noise = None
+        if central.noise is not None:
+            noise = _structured(self.family, after.covariance, average(weights, share))
+        return after.mean, noise, after
+
+
+@dataclass(frozen=True)
+class _JointMixture:
+    """Regressions, and Gaussians of their covariates."""
+
+    family: Any
+    options: FedGMM
+
+    def begin(self, central: Central) -> Central:
+        parts, width = self.options.covariate_components, central.center.shape[1]
+        covariates = Gaussians(np.zeros((parts, width)), np.tile(np.eye(width), (parts, 1, 1)))
+        joint = np.repeat(central.params.weights[:, None] / parts, parts, axis=1)
+        return central._replace(extra=JointState(covariates, joint, np.zeros(())))
+
+    def told(self, state: JointState, n_sites: int) -> JointState:
+        covariates = Gaussians(*(for_all(leaf, n_sites) for leaf in state.covariates))
+        return JointState(covariates, state.joint, np.full(n_sites, float(state.started)))
+
+    def local_step(self, stack: Stack, sent: Broadcast) -> Upload:
+        family, state = self.family, sent.extra
         c, parts, n_components = state.joint.shape
         width = stack.rows.shape[-1]
         scale = family.open(None, sent.params.noise, width)
@@ -173,53 +225,35 @@ class FedGMM(Options):
         value = value + family.rows_part(rest, stack.n_rows, scale)
         return Upload(params, np.ones_like(weights), stack.n_rows, value, statistics)
 
-    def central_step(
-        self, family: Family, central: Central, uploads: Upload, present: Array
-    ) -> tuple[Central, Influence]:
-        """Common components from the sites' sums."""
-        share, n_sites = present_share(central.n_rows, present), len(present)
-        weights = keep_absent(uploads.params, central.params, present).weights
-        if isinstance(family, Gaussian):
-            before: Gaussians = central.extra
-            after = self._gaussians(uploads.extra.sums[present], share[present], before)
-            center, noise = after.mean, None
-            if central.noise is not None:
-                noise = _structured(family, after.covariance, average(weights, share))
-            extra: Any = after
-        else:
-            assert isinstance(family, LinearRegression)
-            state: JointState = central.extra
-            total = uploads.extra.covariates[present].sum(axis=0)
-            found = _from_sums(total, state.covariates, self.reg_covar)
-            covariates = found if state.started > 0 else _apart(found)
-            center, noise = self._regressions(family, uploads, share, present, central)
-            joint = np.where(present[:, None, None], uploads.extra.joint, state.joint)
-            extra = JointState(covariates, joint, np.ones(()))
-        params = Params(weights, for_all(center, n_sites), None if noise is None else for_all(noise, n_sites))
-        central = central._replace(params=params, center=center, noise=noise, extra=extra)
-        counted = weights * central.n_rows[:, None] * present[:, None] if self.averaging == "mass" else None
-        influence = no_pull(weights, share, np.inf)
-        return central, influence if counted is None else influence._replace(weight=counted)
+    def merge(
+        self, central: Central, uploads: Upload, share: Array, weights: Array
+    ) -> tuple[Array, Array | None, JointState]:
+        state: JointState = central.extra
+        present = share > 0
+        found = _from_sums(uploads.extra.covariates[present].sum(axis=0), state.covariates, self.options.reg_covar)
+        joint = np.where(present[:, None, None], uploads.extra.joint, state.joint)
+        after = JointState(found if state.started > 0 else _apart(found), joint, np.ones(()))
+        return *self._regressions(central, uploads, share), after
 
-    def _gaussians(self, sums: Array, share: Array, before: Gaussians) -> Gaussians:
-        if self.averaging == "mass":
-            return _from_sums(sums.sum(axis=0), before, self.reg_covar)
-        own = [_from_sums(one, before, self.reg_covar) for one in sums]
-        return Gaussians(*(average(np.stack(leaves), share) for leaves in zip(*own, strict=True)))
-
-    def _regressions(
-        self, family: LinearRegression, uploads: Upload, share: Array, present: Array, before: Central
-    ) -> tuple[Array, Array | None]:
+    def _regressions(self, central: Central, uploads: Upload, share: Array) -> tuple[Array, Array | None]:
+        family, present = self.family, share > 0
         sums, rest = uploads.extra.regressions, uploads.extra.rest
-        if self.averaging == "mass":
+        if self.options.averaging == "mass":
             total = Sums(sums[present].sum(axis=0), rest[present].sum(axis=0), np.zeros(()))
-            center = family.solve(total, before.center)
-            return center, family.noise_step(total, center, before.noise)
+            center = family.solve(total, central.center)
+            return center, family.noise_step(total, center, central.noise)
         here = present[:, None]
         own = Sums(np.where(here[..., None], sums, 0.0), np.where(here, rest, 0.0), np.zeros(()))
-        theta = family.solve(own, before.params.theta)
-        noise = family.noise_step(own, theta, before.params.noise)
+        theta = family.solve(own, central.params.theta)
+        noise = family.noise_step(own, theta, central.params.noise)
         return average(theta, share), None if noise is None else family.average_noise(noise, share)
+
+
+MODELS: dict[str, type[_Densities] | type[_JointMixture]] = {
+    Gaussian.name: _Densities,
+    LinearRegression.name: _JointMixture,
+}
+"""By the name of the family."""
 
 
 def _joint_features(family: ExponentialFamily, stack: Stack) -> Array:

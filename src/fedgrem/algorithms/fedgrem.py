@@ -5,24 +5,51 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.base import Options, Pull, Traits, for_all, keep_absent, lots, middle, vanished
-from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, CenterRule, Redescending
+from fedgrem.algorithms.base import (
+    Options,
+    Pull,
+    Traits,
+    for_all,
+    full_penalty,
+    keep_absent,
+    lots,
+    middle,
+    middle_weights,
+    vanished,
+)
+from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, CenterRule, Redescending, pool_weights
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
 from fedgrem.kernels.center import capped_rows, row_norm, shrink
-from fedgrem.kernels.log_ratio import from_log_ratio, shrink_weights, to_log_ratio
+from fedgrem.kernels.log_ratio import shrink_weights
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
 LEAST_PART = 0.05
 """A component of less than this, relative to an equal share of the rows, is taken to hold this."""
 LEAST_STEP_SCALE = 0.02
 """A reported step scale below this is taken as this, so that no site can make itself arbitrarily heavy."""
-FAST_ROUNDS = 150
-"""Rounds in which sites may take several steps and the center may extrapolate; what has not settled by then, because
-it oscillates, goes on by the plain rounds of the paper."""
+FAST_ROUNDS, LONG_ROUNDS = 150, 450
+"""Rounds in which the center may extrapolate, and in which sites may take several steps: what has not settled by the
+first, because it oscillates, goes on without; what has not by the second, by the plain rounds of the paper. What only
+creeps, as superfluous components do along flat likelihoods, would take ten times the rounds by plain ones."""
 FIRST_PENALTY = 1.0
 """lambda before round 1."""
+GROWTH = 1.25
+"""By what mini-batches grow from round to round until they are all rows: their noise shrinks as the sites settle."""
+LEAST_BATCH = 20.0
+"""Rows per component of the middle site that a mini-batch has at the least: of fewer, steps are mostly noise."""
+
+
+class Told(NamedTuple):
+    """What the center remembers of the sites where not all are asked in every round."""
+
+    params: Params
+    """(K, ...) as each site last sent them."""
+    step_scale: Array
+    """(K, ..., R) as each site last sent it."""
+    known: Array
+    """(K,) who has sent anything yet."""
 
 
 class State(NamedTuple):
@@ -41,8 +68,8 @@ class State(NamedTuple):
     """The last centers, to extrapolate from; None if they are not."""
     held: tuple[Params, Array, Array | None] | None = None
     """Parameters, center and common noise before the last extrapolation, to go back to if it was a mistake."""
-    weights: Array | None = None
-    """(..., R) the common weights; None unless weights may be pooled."""
+    told: Told | None = None
+    """What sites sent last; None where all are asked in every round."""
 
 
 class Toward(NamedTuple):
@@ -64,6 +91,8 @@ class Toward(NamedTuple):
     """(R,) the common weights; None unless weights may be pooled."""
     weights_penalty: Array | None = None
     """() lambda of the weights, for this site, 0 if they are its own; None unless weights may be pooled."""
+    batch: Array | None = None
+    """() share of the rows to use in a step; None where that is always 1."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +133,10 @@ class FedGrEM(Options):
     penalty_decay : of the recursion of lambda.
     penalty_rows : which rows an estimate counts for: those its component holds, or all rows of the site.
     noise_penalty : :math:`C_\Sigma`; None chooses it with ``penalty="auto"``, and takes the penalty otherwise.
-    batch : share of its rows, drawn anew, that a site uses in a local step.
-    sites : share of the sites, drawn anew, that take part in a round.
+    batch : share of its rows, drawn anew, that a site uses in a local step of round 1; it grows by a quarter a round
+        until it is all rows, so that a fit settles where it would without.
+    sites : share of the sites that is asked in a round: in turn, in an order drawn anew for every turn. The others
+        count by what they sent last.
     pool_weights : whether mixture weights are shrunk to common ones too, by the same rule in log-ratio coordinates;
         "auto" asks held-out rows, where penalties are compared.
     """
@@ -134,12 +165,23 @@ class FedGrEM(Options):
         return cls(**(letter | options))
 
     def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
-        """(K,) a random part of the sites, at least two; everyone in round 1, from which all have parameters."""
-        asked = np.ones(len(names), dtype=bool)
-        count = max(2, round(self.sites * len(names)))
-        if number > 0 and count < len(names):
-            asked[np.argsort(lots(seed, "sites", number, names))[count:]] = False
-        return asked
+        """(K,) a random part of the sites, at least two, and all in turn; in round 1 everyone."""
+        n_sites, count = len(names), max(2, round(self.sites * len(names)))
+        if number == 0 or count >= n_sites:
+            return np.ones(n_sites, dtype=bool)
+        turn, place = divmod(number - 1, -(-n_sites // count))
+        order = np.argsort(lots(seed, "sites", turn, names))
+        drawn = np.take(order, range(place * count, (place + 1) * count), mode="wrap")
+        return np.isin(np.arange(n_sites), drawn)
+
+    def _batch(self, central: Central) -> float:
+        """The share of their rows that sites use in the next round."""
+        least = LEAST_BATCH * central.params.weights.shape[-1] / float(np.median(central.n_rows))
+        return float(min(1.0, max(self.batch * GROWTH ** int(central.extra.played), least)))
+
+    def _is_within(self, state: State, rounds: int) -> bool:
+        """Whether sites have been asked less often than that."""
+        return bool(state.played * self.sites < rounds)
 
     # -- before round 1
 
@@ -151,16 +193,16 @@ class FedGrEM(Options):
         if self.memory:
             flat = center.reshape(pull.penalty.size, -1)
             state = state._replace(trail=new_trail(flat, self.memory), held=(start, center, noise))
-        if self.pool_weights is not False:
-            common = np.median(start.weights, axis=0)
-            state = state._replace(weights=common / common.sum(axis=-1, keepdims=True))
-        return Central(start, center, n_rows, noise, state)
+        if self.sites < 1.0:
+            state = state._replace(told=Told(start, np.ones(start.weights.shape), np.zeros(len(n_rows), dtype=bool)))
+        common = None if self.pool_weights is False else middle_weights(start.weights)
+        return Central(start, center, n_rows, noise, state, common)
 
     def broadcast(self, family: Family, central: Central) -> Broadcast:
         """Each site gets its own parameters back, and what pulls on them between its steps."""
         state: State = central.extra
         n_sites = len(central.n_rows)
-        steps = self.local_steps if state.played < FAST_ROUNDS else 1
+        steps = self.local_steps if self._is_within(state, LONG_ROUNDS) else 1
         penalty = _of_sites(self._next_penalty(central), state.pull.pulled)
         return Broadcast(
             central.params,
@@ -171,8 +213,9 @@ class FedGrEM(Options):
                 np.full(n_sites, steps),
                 np.full(n_sites, int(state.played)),
                 state.first_weights,
-                None if state.weights is None else for_all(state.weights, n_sites),
-                None if state.weights is None else self._weights_penalty(central),
+                None if central.weights is None else for_all(central.weights, n_sites),
+                None if central.weights is None else self._weights_penalty(central),
+                None if self.batch == 1.0 else np.full(n_sites, self._batch(central)),
             ),
         )
 
@@ -184,14 +227,15 @@ class FedGrEM(Options):
         weights, theta, noise = sent.params
         width = stack.rows.shape[-1]
         n_rows = stack.n_rows.reshape(-1, *(1,) * (weights.ndim - 1))
-        steps = int(toward.steps[0])
+        steps, played = int(toward.steps[0]), int(toward.round[0])
+        share = 1.0 if toward.batch is None else float(toward.batch[0])
         scale = family.open(stack, noise, width)
         # The common noise is the same for all sites of a stack.
         units = None if toward.noise is None else family.open(None, toward.noise[:1], width)
         for step in range(steps):
             here = stack
-            if self.batch < 1.0:
-                here = stack.batch(seed, int(toward.round[0]) * self.local_steps + step, self.batch)
+            if share < 1.0:
+                here = stack.batch(seed, played * self.local_steps + step, share)
                 scale = family.open(here, noise, width)
             params = Params(weights, theta, noise)
             sums = family.expect(here, params, scale, scored=step == steps - 1)
@@ -218,35 +262,15 @@ class FedGrEM(Options):
         state: State = central.extra
         constant = state.pull.penalty
         # No penalty is no pull at all, from the first round: lambda_0 is not to linger where there is nothing to share.
-        moving = np.multiply(
-            constant, np.sqrt(size + np.log(n_sites)), where=constant > 0, out=np.zeros(constant.shape)
-        )
-        return np.where(constant == 0, 0.0, self.penalty_decay * state.penalty + moving)
+        moving = self.penalty_decay * state.penalty + full_penalty(constant, size, n_sites)
+        return np.where(constant == 0, 0.0, moving)
 
     def _weights_penalty(self, central: Central) -> Array:
         """(K, ...) lambda of the weights."""
         state: State = central.extra
-        n_sites, n_components = len(central.n_rows), central.params.weights.shape[-1]
         constant = np.broadcast_to(state.pull.weights_penalty, state.pull.penalty.shape)
-        penalty = constant * np.sqrt(n_components - 1.0 + np.log(n_sites))
+        penalty = full_penalty(constant, central.params.weights.shape[-1] - 1.0, len(central.n_rows))
         return _of_sites(penalty, state.pull.pulled)
-
-    def _pool_weights(self, central: Central, sent: Params, present: Array) -> tuple[Array, Array | None]:
-        """The sites' weights shrunk towards common ones, and those."""
-        state: State = central.extra
-        if state.weights is None or not np.any(state.pull.weights_penalty):
-            return sent.weights, state.weights
-        lead = (-1, *(1,) * (sent.weights.ndim - 1))
-        n_rows = central.n_rows.reshape(lead)
-        about = to_log_ratio(sent.weights, state.weights, n_rows)[..., None, :]
-        threshold = self._weights_penalty(central)[..., None] / np.sqrt(n_rows)
-        weight = capped_rows(central.n_rows).reshape(lead) * present.reshape(lead)
-        shape = about.shape[:-1]
-        held, weight = (np.broadcast_to(leaf, shape) for leaf in (n_rows, weight))
-        found = self.rule(about, weight, np.broadcast_to(threshold, shape), held, 0.0 * about[0], present)
-        both = (from_log_ratio(leaf[..., 0, :], state.weights) for leaf in (found.shrunk, found.center))
-        shrunk, common = both
-        return shrunk, common
 
     def share(self, weights: Array) -> Array:
         """(..., R) what a component counts for at the center: its part of its site's rows, relative to an even one."""
@@ -263,13 +287,18 @@ class FedGrEM(Options):
     ) -> tuple[Central, Influence]:
         """Find the penalized center of every component and shrink the sites towards it."""
         state: State = central.extra
-        sent = keep_absent(uploads.params, central.params, present)
+        sent, step_scale = keep_absent(uploads.params, central.params, present), uploads.step_scale
+        if state.told is not None:
+            scales = np.where(present.reshape(-1, *(1,) * (step_scale.ndim - 1)), step_scale, state.told.step_scale)
+            told = Told(keep_absent(uploads.params, state.told.params, present), scales, state.told.known | present)
+            state = state._replace(told=told)
+            sent, step_scale, present = told
         units = None if central.noise is None else family.open(None, central.noise, sent.theta.shape[-1])
         theta, start = (family.whiten(t, units) for t in (sent.theta, central.center))
         penalty = self._next_penalty(central)
         of_sites = _of_sites(penalty, state.pull.pulled)[..., None]
         lead = (-1, *(1,) * (sent.weights.ndim - 1))
-        scale = np.where(present.reshape(lead), _bounded(uploads.step_scale), 1.0)
+        scale = np.where(present.reshape(lead), _bounded(step_scale), 1.0)
         share = self.share(sent.weights)
         n_rows, counted = (n.reshape(lead) for n in (central.n_rows, capped_rows(central.n_rows)))
         # A site that is fitted alone is not pulled, and its threshold of 0 gives it no say either.
@@ -281,14 +310,19 @@ class FedGrEM(Options):
         on_center = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         shrunk = np.where(on_center, center, shrunk)
         noise, common = self._shrink_noise(family, central, sent, present)
-        weights, common_weights = self._pool_weights(central, sent, present)
+        weights, common_weights = sent.weights, central.weights
+        if common_weights is not None and np.any(state.pull.weights_penalty):
+            weights_penalty = self._weights_penalty(central)
+            weights, common_weights = pool_weights(
+                self.rule, weights, common_weights, weights_penalty, central.n_rows, present
+            )
         params = Params(weights, shrunk, noise)
         if not present.all():
             params = keep_absent(params, _following(central, center, common), present)
         if noise is not None and common is not None:
             params = _reseeded(params, center, common, central.n_rows)
-        state = state._replace(played=state.played + 1, penalty=penalty, weights=common_weights)
-        after = central._replace(params=params, center=center, noise=common, extra=state)
+        state = state._replace(played=state.played + 1, penalty=penalty)
+        after = central._replace(params=params, center=center, noise=common, extra=state, weights=common_weights)
         if self.memory:
             after = self._extrapolated(central, after)
         step = 1.0 if self.step_weights == "initial" else self.step_size
@@ -310,7 +344,8 @@ class FedGrEM(Options):
         state: State = after.extra
         assert state.trail is not None
         assert state.held is not None
-        if state.played >= FAST_ROUNDS:
+        # Where rounds differ by who is asked and by which rows, steps say little of what is to come.
+        if not self._is_within(state, FAST_ROUNDS) or self.sites < 1.0 or self._batch(before) < 1.0:
             return after
         fits = len(state.trail.length)
         residual = (after.center - before.center).reshape(fits, -1)
@@ -357,10 +392,7 @@ class FedGrEM(Options):
         assert chart is not None
         away = family.relative_noise(sent.noise, chart, width)
         n_sites, count, size = len(away), away.shape[-2], away.shape[-1]
-        constant = state.pull.noise_penalty
-        penalty = np.multiply(
-            constant, np.sqrt(size + np.log(n_sites)), where=constant > 0, out=np.zeros(constant.shape)
-        )
+        penalty = full_penalty(state.pull.noise_penalty, size, n_sites)
         lead = (-1, *(1,) * (away.ndim - 2))
         # A noise that all components share rests on all rows of a site.
         share = self.share(sent.weights) if count > 1 else np.ones(away.shape[:-1])

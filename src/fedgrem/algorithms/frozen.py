@@ -10,6 +10,7 @@ from fedgrem.algorithms.fedgrem import FedGrEM, Toward, _bounded
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
 from fedgrem.kernels.center import row_norm, shrink
+from fedgrem.kernels.log_ratio import shrink_weights
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
 
@@ -21,7 +22,8 @@ class FrozenCenter(Options):
     ----------
     algorithm : whose steps are taken.
     center : (R,), (R, q), (C, s) the center, in the units of the fit.
-    penalty, noise_penalty : lambda, and that of the noise, as the last round of the fit had them.
+    penalty, noise_penalty, weights_penalty : lambda, and those of the noise and of the weights, as the last round of
+        the fit had them.
     """
 
     name: ClassVar[str] = "frozen-center"
@@ -30,6 +32,7 @@ class FrozenCenter(Options):
     center: Params
     penalty: float
     noise_penalty: float
+    weights_penalty: float = 0.0
 
     def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
         """Begin at the given starts."""
@@ -46,6 +49,8 @@ class FrozenCenter(Options):
             self.algorithm.local_steps * one,
             0 * one,
             None,
+            self.center.weights[None],
+            self.weights_penalty * one.astype(float),
         )
         return Broadcast(central.params, toward)
 
@@ -71,6 +76,10 @@ class FrozenCenter(Options):
             gone = vanished(weights, central.n_rows)[..., None]
             noise = noise if noise.shape[1] == 1 else np.where(gone, central.noise, noise)
             theta = np.where(gone, central.center, theta)
+        if self.weights_penalty > 0:
+            weights = shrink_weights(
+                weights, self.center.weights, np.array([[self.weights_penalty]]), central.n_rows[:, None]
+            )
         central = central._replace(params=Params(weights, theta, noise))
         threshold = within / self.algorithm.step_size
         none = np.zeros((), dtype=int)

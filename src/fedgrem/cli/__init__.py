@@ -9,18 +9,14 @@ from typing import Annotated
 import typer
 
 from fedgrem import __version__
-from fedgrem.cli.add_site import add_site
 from fedgrem.cli.demo import demo
-from fedgrem.cli.fit import fit
-from fedgrem.cli.predict import predict
-from fedgrem.cli.replay import replay
-from fedgrem.cli.report import report
+from fedgrem.cli.fit import fit, select
+from fedgrem.cli.model import add_site, predict, report, show
 from fedgrem.cli.reproduce import reproduce
 from fedgrem.cli.screen import complain
-from fedgrem.cli.select import select
-from fedgrem.cli.show import show
 from fedgrem.cli.site import app as site_app
 from fedgrem.cli.sites import app as sites_app
+from fedgrem.cli.sites_fit import replay
 from fedgrem.errors import FedGrEMError
 
 app = typer.Typer(

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from fedgrem.cli.files import check_picture, check_writable
+from fedgrem.cli.options import estimator
+from fedgrem.cli.screen import notice, plain_table, progress_bar, warnings_as_notices
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedgrem.data.simulate import Simulation
     from fedgrem.types import Array
 
@@ -49,7 +51,6 @@ def demo(
         check_writable(data)
 
     import numpy as np
-    from rich.console import Console
 
     from fedgrem.data.simulate import simulate
     from fedgrem.report.attributes import thetas
@@ -80,12 +81,8 @@ def demo(
 
 
 def _fitted(simulation: Simulation, name: str, penalty: float | str, seed: int) -> Any:
-    from fedgrem import FederatedGaussianMixture
-    from fedgrem.cli.screen import progress_bar, warnings_as_notices
-
-    model = FederatedGaussianMixture(
-        n_components=simulation.theta.shape[1], covariance_type="identity", penalty=penalty, random_state=seed
-    )
+    options = {"n_components": simulation.theta.shape[1], "covariance_type": "identity", "penalty": penalty}
+    model = estimator(options | {"random_state": seed}, regression=False)
     with warnings_as_notices(), progress_bar(f"{name:8}", model.tol) as tell:
         return model.fit(simulation.rows, on_progress=tell)
 
@@ -105,8 +102,6 @@ def _errors(simulation: Simulation, weights: Array, theta: Array) -> Array:
 
 
 def _table(model: Any, errors: dict[str, Array], honest: Array) -> Table:
-    from fedgrem.cli.tables import plain_table
-
     table = plain_table(
         "Largest error over a site's components", ["site", "alone", "FedGrEM", "change", "distance from center"]
     )
@@ -137,7 +132,6 @@ def _sentence(model: Any, errors: dict[str, Array], honest: Array) -> str:
 
 
 def _save_plot(model: Any, errors: dict[str, Array], h: float, out: Path) -> bool:
-    from fedgrem.cli.screen import notice
     from fedgrem.errors import MissingExtraError
     from fedgrem.plots import demo_figure
 

@@ -1,16 +1,16 @@
-"""Models and pictures on disk, as the command line keeps them: a saved model, and which columns it was fitted from."""
+"""Models, pictures and rows on disk, as the command line keeps and reads them."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedgrem.data.files import FileTable, check_column, check_no_gaps, check_numeric, read_sites
 from fedgrem.errors import InputError, ModelFileError
 
 if TYPE_CHECKING:
-    from fedgrem.data.files import FileTable
     from fedgrem.estimators.base import BaseFederatedMixture
 
 SOURCE = "source.json"
@@ -30,6 +30,16 @@ class Saved(NamedTuple):
 
     model: BaseFederatedMixture
     source: Source
+
+
+class Rows(NamedTuple):
+    """Rows for a saved model."""
+
+    table: FileTable
+    features: Any
+    """The fitted columns."""
+    response: Any
+    weight: Any
 
 
 def save(model: BaseFederatedMixture, folder: Path, source: Source) -> None:
@@ -52,6 +62,49 @@ def load(folder: Path) -> Saved:
         return Saved(model, Source())
     except (ValueError, KeyError, TypeError) as error:
         raise ModelFileError(f"{folder / SOURCE} cannot be read ({error}); fit the model again.") from error
+
+
+def rows_for(
+    saved: Saved,
+    files: list[Path],
+    *,
+    site: str | None = None,
+    target: str | None = None,
+    weight: str | None = None,
+    blind: bool = False,
+) -> Rows:
+    """Rows for a saved model: its columns, numeric, without gaps unless EM fills them, and the response.
+
+    With ``blind``, a regression's response may be missing from the files.
+    """
+    from fedgrem import FederatedRegressionMixture
+
+    model, table = saved.model, read_sites(files, site=site)
+    frame = table.frame
+    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
+    if not names:
+        raise InputError("the model was fitted on an array without column names; predict with it in Python.")
+    lacking = [name for name in names if name not in frame.columns]
+    if lacking:
+        raise InputError(
+            f"the data lacks the fitted column(s) {', '.join(lacking[:5])}{', ...' if len(lacking) > 5 else ''}; "
+            f"its columns are {', '.join(frame.columns[:20])}."
+        )
+    response = None
+    if isinstance(model, FederatedRegressionMixture):
+        response = target or saved.source.target
+        if response is None and not blind:
+            raise InputError("the model is a regression, and its response column is not known; name it with --target.")
+        if blind and target is None and response not in frame.columns:
+            response = None
+    for name in (target, response, weight):
+        if name is not None:
+            check_column(frame, name)
+    aside = [name for name in (response, weight) if name is not None]
+    check_numeric(frame, [*names, *aside])
+    check_no_gaps(frame, aside if getattr(model, "missing", None) == "em" else [*names, *aside])
+    numbers = [None if name is None else frame[name].to_numpy() for name in (response, weight)]
+    return Rows(table, frame.select(names), *numbers)
 
 
 def check_folder(folder: Path, *, force: bool) -> None:
@@ -79,23 +132,3 @@ def check_writable(path: Path) -> None:
         raise InputError(f"{path} cannot be written; give a place where you may write.")
     if path.suffix and not path.is_dir() and not path.parent.is_dir():
         raise InputError(f"{path} cannot be written, because there is no folder {path.parent}; make it first.")
-
-
-def fitted_columns(model: BaseFederatedMixture, table: FileTable) -> list[str]:
-    """Columns that a model was fitted on; a table must have them, numeric, without gaps unless EM fills them."""
-    from fedgrem.data.files import check_no_gaps, check_numeric
-
-    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
-    if not names:
-        raise InputError("the model was fitted on an array without column names; predict with it in Python.")
-    lacking = [name for name in names if name not in table.frame.columns]
-    if lacking:
-        listed = ", ".join(table.frame.columns[:20])
-        raise InputError(
-            f"the data lacks the fitted column(s) {', '.join(lacking[:5])}{', ...' if len(lacking) > 5 else ''}; "
-            f"its columns are {listed}."
-        )
-    check_numeric(table.frame, names)
-    if getattr(model, "missing", None) != "em":
-        check_no_gaps(table.frame, names)
-    return names

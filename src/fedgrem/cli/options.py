@@ -1,11 +1,78 @@
-"""Options and arguments that several commands take: each worded once."""
+"""Options and arguments that several commands take, each worded once, and what an estimator is told of them."""
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from fedgrem.errors import InputError
+
+
+class Covariance(StrEnum):
+    """What is estimated of the covariance within components."""
+
+    tied = "tied"
+    full = "full"
+    diag = "diag"
+    spherical = "spherical"
+    identity = "identity"
+
+
+class Noise(StrEnum):
+    """What is estimated of the noise of regressions."""
+
+    shared = "shared"
+    component = "component"
+    unit = "unit"
+
+
+class Missing(StrEnum):
+    """What to do about empty cells."""
+
+    refuse = "refuse"
+    em = "em"
+
+
+class Criterion(StrEnum):
+    """How a number of components is chosen."""
+
+    bic = "bic"
+    icl = "icl"
+
+
+# -- rows
+
+DataFiles: TypeAlias = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DATA",
+        help="One CSV, TSV or Parquet table with a site column, or several: one per site.",
+        show_default=False,
+    ),
+]
+SiteColumn: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="file names"
+    ),
+]
+TargetColumn: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Column to explain: fits a mixture of linear regressions.")
+]
+WeightColumn: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Column of row weights: 2 counts as two rows.")
+]
+Columns: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,...", help="Columns to use, separated by commas.", show_default="all others"),
+]
+DroppedColumns: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, separated by commas.")
+]
+MissingOption: TypeAlias = Annotated[
+    Missing, typer.Option("--missing", help="Empty cells: refuse them, or let EM fill in what is expected of them.")
+]
 
 # -- a fit
 
@@ -21,6 +88,26 @@ Components: TypeAlias = Annotated[
 ]
 ModelFolder: TypeAlias = Annotated[
     Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default=False)
+]
+CovarianceOption: TypeAlias = Annotated[
+    Covariance | None,
+    typer.Option(
+        "--covariance",
+        help="`tied`: one matrix for all components; `full`: one each; `identity`: the paper's unit one.",
+        show_default="tied",
+    ),
+]
+NoiseOption: TypeAlias = Annotated[
+    Noise | None,
+    typer.Option(
+        "--noise",
+        help="Of regressions. `shared`: one variance for all components; `component`: one each; `unit`: the paper's, "
+        "known and without an intercept.",
+        show_default="shared",
+    ),
+]
+CriterionOption: TypeAlias = Annotated[
+    Criterion, typer.Option("--criterion", help="What chooses among numbers of components.")
 ]
 Penalty: TypeAlias = Annotated[
     str,
@@ -39,8 +126,11 @@ Restarts: TypeAlias = Annotated[
 Seed: TypeAlias = Annotated[int, typer.Option(metavar="N", min=0, help="Same seed, same result.")]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Write into --out even if it is not empty.")]
 
-# -- rows for a saved model
+# -- a saved model
 
+ModelArgument: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A folder written by `fedgrem fit`.", show_default=False)
+]
 FittedSite: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -60,6 +150,61 @@ StudyFolder: TypeAlias = Annotated[
 Foreground: TypeAlias = Annotated[
     bool, typer.Option("--foreground", help="Do not return: for a supervisor such as systemd.")
 ]
+
+
+def group(help: str) -> typer.Typer:
+    """Commands under one name."""
+    names = {"help_option_names": ["-h", "--help"]}
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode="markdown", context_settings=names)
+
+
+# -- what an estimator is told
+
+
+def fit_options(
+    numbers: int | str | list[int],
+    penalty: str,
+    criterion: Criterion,
+    max_rounds: int,
+    tol: float,
+    n_init: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Of the fit."""
+    return {
+        "n_components": numbers,
+        "penalty": penalty_of(penalty),
+        "criterion": criterion.value,
+        "max_rounds": max_rounds,
+        "tol": tol,
+        "n_init": n_init,
+        "random_state": seed,
+    }
+
+
+def family_options(
+    regression: bool, covariance: Covariance | None, noise: Noise | None, missing: Missing
+) -> dict[str, Any]:
+    """Of its components; what belongs to the other kind of mixture is refused."""
+    if regression:
+        if covariance is not None:
+            raise InputError(
+                f"--covariance {covariance.value} is for Gaussian components; of regressions, say what to estimate of "
+                "the noise: --noise shared, component or unit."
+            )
+        return {"noise": (noise or Noise.shared).value}
+    if noise is not None:
+        raise InputError(
+            f"--noise {noise.value} is for regressions, and no column to explain was named; use --covariance instead."
+        )
+    return {"covariance_type": (covariance or Covariance.tied).value, "missing": missing.value}
+
+
+def estimator(options: dict[str, Any], regression: bool) -> Any:
+    """An unfitted model of these options."""
+    from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
+
+    return FederatedRegressionMixture(**options) if regression else FederatedGaussianMixture(**options)
 
 
 def penalty_of(text: str) -> float | str:
@@ -108,7 +253,7 @@ def read_components(text: str) -> int | list[int] | str:
     return numbers[0] if len(numbers) == 1 and ":" not in words else numbers
 
 
-def listed(names: str) -> list[str]:
+def listed(names: str | None) -> list[str]:
     """Names separated by commas.
 
     Examples
@@ -116,4 +261,4 @@ def listed(names: str) -> list[str]:
     >>> listed("age, bmi,")
     ['age', 'bmi']
     """
-    return [name.strip() for name in names.split(",") if name.strip()]
+    return [name.strip() for name in (names or "").split(",") if name.strip()]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,55 +13,39 @@ import typer
 
 from fedgrem.cli.files import check_writable
 from fedgrem.cli.options import listed
+from fedgrem.cli.screen import notice, plain_table
+from fedgrem.studies.registry import STUDIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fedgrem.studies.pages.stats import Table
+    from fedgrem.studies.base import Table
     from fedgrem.studies.runner import StudyProgress
 
 
-class Which(StrEnum):
-    """The studies."""
+def one_of(*choices: str) -> Callable[[str | None], str | None]:
+    """A callback that refuses anything else as wrong usage."""
 
-    gmm = "gmm"
-    mor = "mor"
-    eta = "eta"
-    theory = "theory"
-    sizes = "sizes"
-    pen = "pen"
-    pen_small = "pen-small"
-    mnist = "mnist"
-    fashion = "fashion"
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in choices:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}.")
+        return value
+
+    return check
 
 
-class Embedding(StrEnum):
-    """How images are brought to ten dimensions."""
-
-    umap = "umap"
-    tsne = "tsne"
-    pca = "pca"
-
-
-class Shape(StrEnum):
-    """Covariances of the components that are fitted to real data."""
-
-    identity = "identity"
-    spherical = "spherical"
-    diag = "diag"
-    tied = "tied"
-    full = "full"
-
-
-class Start(StrEnum):
-    """Where the methods begin."""
-
-    shared = "shared"
-    paper = "paper"
+EMBEDDINGS, STARTS = ("umap", "tsne", "pca"), ("shared", "paper")
+SHAPES = ("identity", "spherical", "diag", "tied", "full")
 
 
 def reproduce(
-    study: Annotated[Which, typer.Argument(help="Which study to run.", show_default=False)],
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            callback=one_of(*STUDIES),
+            help=f"Which study to run: {', '.join(STUDIES)}.",
+            show_default=False,
+        ),
+    ],
     quick: Annotated[
         bool,
         typer.Option(
@@ -87,8 +70,13 @@ def reproduce(
         str | None, typer.Option(metavar="A,B", help="Only these methods.", show_default="all of the study")
     ] = None,
     start: Annotated[
-        Start, typer.Option(help="`shared`: one search for all methods; `paper`: EM at each site alone.")
-    ] = Start.shared,
+        str,
+        typer.Option(
+            metavar=f"[{'|'.join(STARTS)}]",
+            callback=one_of(*STARTS),
+            help="`shared`: one search for all methods; `paper`: EM at each site alone.",
+        ),
+    ] = "shared",
     data: Annotated[
         Path | None,
         typer.Option(
@@ -96,14 +84,22 @@ def reproduce(
         ),
     ] = None,
     embedding: Annotated[
-        Embedding | None,
+        str | None,
         typer.Option(
+            metavar=f"[{'|'.join(EMBEDDINGS)}]",
+            callback=one_of(*EMBEDDINGS),
             help="How images are brought to ten dimensions, once; then it is cached.",
             show_default="mnist: umap, fashion: pca",
         ),
     ] = None,
     covariance: Annotated[
-        Shape | None, typer.Option(help="Of the components, on real data.", show_default="tied")
+        str | None,
+        typer.Option(
+            metavar=f"[{'|'.join(SHAPES)}]",
+            callback=one_of(*SHAPES),
+            help="Of the components, on real data.",
+            show_default="tied",
+        ),
     ] = None,
 ) -> None:
     """Run one of the paper's studies and write its figures, tables and a page.
@@ -123,28 +119,24 @@ def reproduce(
     """
     from rich.console import Console
 
-    from fedgrem.cli.screen import notice
     from fedgrem.studies.command import choose, n_done, play
-    from fedgrem.studies.pages.page import duration
-    from fedgrem.studies.pages.tables import tables
-    from fedgrem.studies.pages.words import verdicts
+    from fedgrem.studies.page import duration
 
-    chosen = choose(
-        study.value,
+    plan, name = choose(
+        study,
         quick=quick,
         seeds=seeds,
         methods=None if methods is None else listed(methods),
-        paper_starts=start is Start.paper,
-        embedding=None if embedding is None else embedding.value,
-        covariance=None if covariance is None else covariance.value,
+        paper_starts=start == "paper",
+        embedding=embedding,
+        covariance=covariance,
     )
-    plan = chosen.study
-    folder = out or Path("results") / chosen.folder
+    folder = out or Path("results") / name
     check_writable(folder)
     command = shlex.join(["fedgrem", *sys.argv[1:]])
     try:
         with _bar(plan.title) as (tell, say):
-            done = play(chosen, folder, command, workers=workers, data=data, on_progress=tell, say=say)
+            done = play(plan, folder, command, workers=workers, data=data, on_progress=tell, say=say)
     except KeyboardInterrupt:
         n_cells = len(plan.cells())
         notice(
@@ -152,9 +144,9 @@ def reproduce(
         )
         raise typer.Exit(130) from None
     console = Console(highlight=False)
-    console.print(_rich_table(tables(plan, done.rows)[0], console.width))
+    console.print(_rich_table(done.page.tables[0], console.width))
     console.print()
-    for verdict in verdicts(plan, done.rows):
+    for verdict in done.page.verdicts:
         mark = {True: "[green]holds  [/]", False: "[yellow]differs[/]", None: "open   "}[verdict.holds]
         console.print(f"{mark} {_escaped(verdict.claim)} [dim]{_escaped(verdict.finding)}[/]")
     console.print(f"\n{len(done.rows)} rows in {duration(done.seconds)}.")
@@ -170,8 +162,6 @@ def _escaped(text: str) -> str:
 
 def _rich_table(table: Table, width: int) -> Any:
     """The table for a screen; a narrow one shows means only, and names the methods whatever the width."""
-    from fedgrem.cli.tables import plain_table
-
     narrow = max(sum(len(cell) + 2 for cell in row) for row in [table.headers, *table.rows]) > width
     title = table.title.replace("mean (sd)", "mean") if narrow else table.title
     shown = plain_table(title, table.headers)
@@ -188,7 +178,7 @@ def _bar(title: str) -> Iterator[tuple[Callable[[StudyProgress], None], Callable
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from fedgrem.studies.pages.page import duration
+    from fedgrem.studies.page import duration
 
     columns = (
         SpinnerColumn(),

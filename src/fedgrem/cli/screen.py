@@ -1,20 +1,33 @@
-"""What the terminal shows while a command works: progress, notices and complaints. All of it on stderr."""
+"""What the terminal shows: results on stdout; progress, notices and complaints on stderr."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from fedgrem.fit.conversation import Progress
 
 SHOWN_WARNINGS = ("ConvergenceWarning", "SelectionWarning", "UnknownSiteWarning")
+
+
+STYLES = {
+    r"(?m)\A.*$|^(Centers|Sites)$": "bold",
+    r"(?m)^(typical weight .*|\.\.\. .*|Standard errors: .*)$": "dim",
+    r"(?m)(?<=, )settled\.$": "green",
+    r"(?m)(?<=, )(NOT settled|settled;).*$": "yellow",
+    r"(?m)(?<=  )at the center(?=  )|^\d+ \*.*$": "green",
+    r"(?<=  )(similar|own answer|not judged)(?=  )": "cyan",
+    r"(?<=  )suspect(?=  )|[\d,]+ of [\d,]+ sites\s(is|are)\ssuspect:[\s\S]*?(?=\.\sOf\shonest)": "bold red",
+}
+"""What is stressed in a text, and how."""
 
 
 def complain(message: str) -> None:
@@ -75,3 +88,41 @@ def _share_done(progress: "Progress", tol: float) -> float:
     if progress.movement <= tol:
         return 1.0
     return max(rounds, min(1.0, log(max(1e-300, progress.movement)) / log(min(tol, 0.5))))
+
+
+def plain_table(title: str, headers: Sequence[str], *, left: int = 1) -> Table:
+    """A table without boxes; the first ``left`` columns are text, the others numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, header in enumerate(headers):
+        table.add_column(
+            header, justify="left" if place < left else "right", no_wrap=place >= left, overflow="ellipsis"
+        )
+    return table
+
+
+def boxed(title: str, headers: Sequence[str], *, left: Sequence[str] = ()) -> Table:
+    """A table with lines whose long cells are folded; columns not among ``left`` are numbers, if any is named."""
+    table = Table(title=title or None, title_justify="left")
+    for header in headers:
+        table.add_column(header, justify="right" if left and header not in left else "left", overflow="fold")
+    return table
+
+
+def print_model(model: Any, *, all_sites: bool = False, selection: bool = True) -> bool:
+    """Print what a fit found, as wide as the terminal is; returns whether sites were left out."""
+    from fedgrem.report.summary import MOST_SITES, selection_text, summarize, text_of
+
+    summary = summarize(model)
+    if selection and summary.selection is not None:
+        print_text(selection_text(summary.selection) + "\n")
+    most = len(summary.sites) if all_sites else MOST_SITES
+    print_text(text_of(summary, Console().width, most))
+    return len(summary.sites) > most
+
+
+def print_text(text: str) -> None:
+    """Print finished lines on stdout, coloured where the terminal has colours."""
+    coloured = Text(text)
+    for pattern, style in STYLES.items():
+        coloured.highlight_regex(pattern, style)
+    Console(highlight=False).print(coloured, soft_wrap=True)

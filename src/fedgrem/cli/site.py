@@ -1,40 +1,36 @@
 """``fedgrem site``: a site that takes part in a study, on its own machine."""
 
-from __future__ import annotations
-
 import json
+import os
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+from rich.console import Console
 
-from fedgrem.cli.options import Foreground, listed
+from fedgrem.cli.options import Foreground, group, listed
+from fedgrem.cli.screen import boxed
+from fedgrem.data.files import choose_columns, read_table
 from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedgrem.engines.remote.site import Settings
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Take part in a study with your own rows, which stay here: a site's commands.",
-)
+app = group("Take part in a study with your own rows, which stay here: a site's commands.")
 
-Kit = Annotated[
+Kit: TypeAlias = Annotated[
     Path, typer.Argument(metavar="KIT", help="The folder that the coordinator gave you.", show_default=False)
 ]
-Data = Annotated[
+Data: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Your rows: CSV, TSV or Parquet.", show_default="as before")
 ]
-Columns = Annotated[
+Columns: TypeAlias = Annotated[
     str | None, typer.Option(metavar="A,B,...", help="Columns to use, in the agreed order.", show_default="as before")
 ]
-Target = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column to explain, for a regression.")]
-Weight = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of row weights.")]
-Floor = Annotated[
+Target: TypeAlias = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column to explain, for a regression.")]
+Weight: TypeAlias = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of row weights.")]
+Floor: TypeAlias = Annotated[
     float,
     typer.Option(metavar="N", min=0.0, help="Do not answer while a component holds fewer of your rows than this."),
 ]
@@ -59,16 +55,18 @@ def check(
 
     * `fedgrem site check kit/ --data patients.csv --columns age,bmi,sbp`
     """
-    from rich.console import Console
-
+    from fedgrem.engines.flare.kit import expiry, server_address
     from fedgrem.engines.remote.rehearsal import rehearse
 
     name, settings = _site(kit), _settings(kit, data, columns, target, weight, floor)
     console = Console(highlight=False)
-    console.print(f"Site {name}; server {_address(kit)}; certificate until {_until(kit)}.")
+    console.print(f"Site {name}; server {server_address(kit)}; certificate until {expiry(kit):%Y-%m-%d}.")
     messages = rehearse(name, settings, components)
     for message in messages:
-        console.print(_message_table(message.title, message.fields))
+        table = boxed(message.title, ("field", "shape", "numbers", "value"))
+        for field, shape, value in message.fields:
+            table.add_row(field, "x".join(map(str, shape)) or "1", str(prod(shape)), _shown(value))
+        console.print(table)
     console.print(f"{len(messages)} kinds of message; the largest has {max(m.size for m in messages):,} bytes.")
     for message in messages:
         if message.refused:
@@ -95,20 +93,22 @@ def start(
 
     * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 10`
     """
-    from fedgrem.cli.network import become
-    from fedgrem.engines.flare.processes import site_command, start_site
+    from fedgrem.engines.flare.kit import server_address
+    from fedgrem.engines.flare.processes import check_stopped, site_command, start_site
     from fedgrem.engines.remote.site import read_rows, write_settings
 
     name = _site(kit)
+    check_stopped(kit, f"site {name!r}")  # before the settings of what runs are written over
     settings = _settings(kit, data, columns, target, weight, floor)._replace(cap=cap)
     rows = read_rows(name, settings).sites[0].rows
     write_settings(settings, kit / "local")
     if foreground:
-        become(site_command(kit, name))
+        command = site_command(kit, name)
+        os.execv(command[0], command)
     pid = start_site(kit, name)
     typer.echo(
         f"Site {name} runs with {len(rows):,} rows of {len(settings.columns)} columns (process {pid}), and reaches for "
-        f"{_address(kit)}. What leaves: fedgrem site log {kit}"
+        f"{server_address(kit)}. What leaves: fedgrem site log {kit}"
     )
 
 
@@ -126,8 +126,6 @@ def log(
 
     * `fedgrem site log kit/ --full --last 0`
     """
-    from rich.console import Console
-
     from fedgrem.engines.remote.guard import LOG, read_log
 
     _site(kit)
@@ -137,7 +135,11 @@ def log(
         for line in shown:
             typer.echo(json.dumps(line))
         return
-    Console(highlight=False).print(_log_table(shown))
+    table = boxed("", ("time", "job", "exchange", "task", "bytes", "fields"))
+    for line in shown:
+        fields = ", ".join(line["sent"])
+        table.add_row(line["time"], line["job"][:8], str(line["exchange"]), line["task"], str(line["bytes"]), fields)
+    Console(highlight=False).print(table)
     typer.echo(f"{len(lines)} message(s) of {sum(line['bytes'] for line in lines):,} bytes have left this site.")
 
 
@@ -157,17 +159,17 @@ def stop(kit: Kit) -> None:
 
 def _site(kit: Path) -> str:
     from fedgrem.engines.flare.kit import site_of
-    from fedgrem.engines.flare.simulator import check_flare
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
 
     check_flare()
+    keep_bytecode()
     return site_of(kit)
 
 
 def _settings(
     kit: Path, data: Path | None, columns: str | None, target: str | None, weight: str | None, floor: float
-) -> Settings:
+) -> "Settings":
     """From the options; without --data, those of the last start."""
-    from fedgrem.data.files import choose_columns, read_table
     from fedgrem.engines.remote.site import Settings, read_settings
 
     if data is None:
@@ -176,34 +178,8 @@ def _settings(
         kept = read_settings(kit / "local")
         return kept._replace(floor=floor) if floor else kept
     aside = [name for name in (target, weight) if name is not None]
-    chosen = choose_columns(read_table(data), columns=listed(columns or ""), aside=aside)
+    chosen = choose_columns(read_table(data), columns=listed(columns), aside=aside)
     return Settings(str(data.resolve()), tuple(chosen), target, weight, floor)
-
-
-def _address(kit: Path) -> str:
-    from fedgrem.engines.flare.kit import server_address
-
-    return server_address(kit)
-
-
-def _until(kit: Path) -> str:
-    from fedgrem.engines.flare.kit import expiry
-
-    return f"{expiry(kit):%Y-%m-%d}"
-
-
-def _message_table(title: str, fields: list[tuple[str, tuple[int, ...], Any]]) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for column in ("field", "shape", "numbers", "value"):
-        table.add_column(column, overflow="fold")
-    for name, shape, value in fields:
-        count = 1
-        for n in shape:
-            count *= n
-        table.add_row(name, "x".join(map(str, shape)) or "1", str(count), _shown(value))
-    return table
 
 
 def _shown(value: Any) -> str:
@@ -215,15 +191,3 @@ def _shown(value: Any) -> str:
     flat = np.ravel(value)
     text = ", ".join(f"{number:.4g}" for number in flat[:6])
     return text + (", ..." if flat.size > 6 else "")
-
-
-def _log_table(lines: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-
-    table = Table()
-    for column in ("time", "job", "exchange", "task", "bytes", "fields"):
-        table.add_column(column, overflow="fold")
-    for line in lines:
-        fields = ", ".join(line["sent"])
-        table.add_row(line["time"], line["job"][:8], str(line["exchange"]), line["task"], str(line["bytes"]), fields)
-    return table

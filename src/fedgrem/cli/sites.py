@@ -1,28 +1,19 @@
 """``fedgrem sites``: a study over a network, from the coordinator's side."""
 
-from __future__ import annotations
-
+import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from fedgrem.cli.options import Foreground, StudyFolder
+from fedgrem.cli.options import Foreground, StudyFolder, group
+from fedgrem.cli.screen import boxed
 from fedgrem.cli.sites_demo import demo
-from fedgrem.cli.sites_fit import fit, resume
+from fedgrem.cli.sites_fit import fit, open_study, resume
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from fedgrem.engines.flare.kit import Study
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Fit with sites on their own machines: the coordinator's commands. Begin with `fedgrem sites demo`.",
-)
+app = group("Fit with sites on their own machines: the coordinator's commands. Begin with `fedgrem sites demo`.")
 
 SOON = 30
 """Days before its end at which a certificate is pointed out."""
@@ -50,9 +41,10 @@ def init(
     * `fedgrem sites init study/ --site north --site south --site east --host coord.example.org`
     """
     from fedgrem.engines.flare.kit import init_study
-    from fedgrem.engines.flare.simulator import check_flare
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
 
     check_flare()
+    keep_bytecode()
     study = init_study(folder, site, host, port)
     typer.echo(f"Study with {len(study.sites)} sites in {folder}; the server will be {host}:{port}.")
     for name in study.sites:
@@ -74,7 +66,7 @@ def add(
     """
     from fedgrem.engines.flare.kit import add_site
 
-    study = add_site(_study(folder), name)
+    study = add_site(open_study(folder), name)
     typer.echo(f"Kit in {folder / 'kits' / name}; the study now has {len(study.sites)} sites.")
 
 
@@ -91,7 +83,7 @@ def renew(
     """
     from fedgrem.engines.flare.kit import expiry, renew_kit
 
-    kit = renew_kit(_study(folder), name)
+    kit = renew_kit(open_study(folder), name)
     typer.echo(f"New certificate in {kit / 'startup'}, good until {expiry(kit):%Y-%m-%d}. Restart {name} with it.")
 
 
@@ -106,10 +98,10 @@ def remove(
     * `fedgrem sites remove study/ north`
     """
     from fedgrem.engines.flare.kit import remove_site
+    from fedgrem.engines.flare.operate import session
     from fedgrem.engines.flare.processes import process_of
-    from fedgrem.engines.flare.session import session
 
-    study = _study(folder)
+    study = open_study(folder)
     left = remove_site(study, name)
     if process_of(study.server) is not None:
         with session(study) as talk:
@@ -129,20 +121,23 @@ def start(
 
     * `fedgrem sites start study/`
     """
-    from fedgrem.cli.network import become, wait_for_server
     from fedgrem.engines.flare.kit import harden_server
-    from fedgrem.engines.flare.processes import process_of, server_command, start_server
+    from fedgrem.engines.flare.operate import session
+    from fedgrem.engines.flare.processes import await_server, process_of, server_command, start_server
 
-    study = _study(folder)
+    study = open_study(folder)
     running = process_of(study.server)
     if running is not None:
         typer.echo(f"The server runs already at {study.host}:{study.port} (process {running}).")
         return
     harden_server(study.server)  # its storage has absolute paths, and the study may have moved
     if foreground:
-        become(server_command(study.server))
+        command = server_command(study.server)
+        os.execv(command[0], command)
     pid = start_server(study.server)
-    wait_for_server(study)
+    await_server(study)
+    with session(study):  # what answers there is this study's server, and lets the coordinator in
+        pass
     typer.echo(f"The server runs at {study.host}:{study.port} (process {pid}). See: fedgrem sites status {folder}")
 
 
@@ -156,9 +151,26 @@ def status(folder: StudyFolder) -> None:
 
     * `fedgrem sites status study/`
     """
-    from rich.console import Console
+    from fedgrem.engines.flare.kit import expiry
+    from fedgrem.engines.flare.operate import known_rows, session
+    from fedgrem.engines.flare.processes import process_of
 
-    Console(highlight=False).print(_status_table(_study(folder)))
+    study, now = open_study(folder), datetime.now(UTC)
+    pid, seen, rows = process_of(study.server), {}, known_rows(study)
+    if pid is not None:
+        with session(study) as talk:
+            seen = talk.last_seen()
+    state = f"running (process {pid})" if pid is not None else "stopped"
+    headers = ("site", "connected", "last seen", "rows", "certificate until")
+    table = boxed(f"Server {study.host}:{study.port}: {state}", headers)
+    for name in study.sites:
+        when = f"{max(0.0, now.timestamp() - seen[name]):.0f} s ago" if name in seen else "-"
+        until = "-"
+        if study.kit(name).exists():
+            ends = expiry(study.kit(name))
+            until = f"{ends:%Y-%m-%d}" + " (renew soon)" * ((ends - now).days < SOON)
+        table.add_row(name, "yes" if name in seen else "no", when, f"{rows[name]:g}" if name in rows else "-", until)
+    Console(highlight=False).print(table)
 
 
 @app.command()
@@ -171,45 +183,10 @@ def stop(folder: StudyFolder) -> None:
     """
     from fedgrem.engines.flare.processes import stop as stop_process
 
-    ran = stop_process(_study(folder).server)
+    ran = stop_process(open_study(folder).server)
     typer.echo("The server is stopped." if ran else "The server was not running.")
 
 
 app.command()(fit)
 app.command()(resume)
 app.command()(demo)
-
-
-def _study(folder: Path) -> Study:
-    from fedgrem.engines.flare.kit import read_study
-    from fedgrem.engines.flare.simulator import check_flare
-
-    check_flare()
-    return read_study(folder)
-
-
-def _status_table(study: Study) -> Table:
-    from rich.table import Table
-
-    from fedgrem.engines.flare.kit import expiry
-    from fedgrem.engines.flare.operate import known_rows
-    from fedgrem.engines.flare.processes import process_of
-    from fedgrem.engines.flare.session import session
-
-    pid, seen = process_of(study.server), {}
-    if pid is not None:
-        with session(study) as talk:
-            seen = {site.name: site.last_seen for site in talk.connected()}
-    state = f"running (process {pid})" if pid is not None else "stopped"
-    table = Table(title=f"Server {study.host}:{study.port}: {state}", title_justify="left")
-    for column in ("site", "connected", "last seen", "rows", "certificate until"):
-        table.add_column(column)
-    rows = known_rows(study)
-    for name in study.sites:
-        last = seen.get(name)
-        when = "-" if last is None else f"{max(0.0, datetime.now(UTC).timestamp() - last):.0f} s ago"
-        ends = expiry(study.kit(name)) if study.kit(name).exists() else None
-        soon = ends is not None and (ends - datetime.now(UTC)).days < SOON
-        until = "-" if ends is None else f"{ends:%Y-%m-%d}" + (" (renew soon)" if soon else "")
-        table.add_row(name, "yes" if name in seen else "no", when, f"{rows[name]:g}" if name in rows else "-", until)
-    return table

@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedgrem.cli.files import check_folder
+from fedgrem.cli.fit import fitted
+from fedgrem.cli.options import estimator
+from fedgrem.cli.screen import print_model
+from fedgrem.cli.sites_fit import carry_out, cost_of, save_fitted
+from fedgrem.data.files import read_sites, read_table
 from fedgrem.errors import SitesError
 
 if TYPE_CHECKING:
     from fedgrem.data.simulate import Simulation
     from fedgrem.engines.flare.kit import Study
+    from fedgrem.engines.flare.operate import Session
 
 SITES = ("north", "south", "east", "west")
 N_COMPONENTS = 5
@@ -42,10 +49,10 @@ def demo(
 
     * `fedgrem sites demo --keep demo/`, then `fedgrem site log demo/study/kits/north`
     """
-    from fedgrem.cli.files import check_folder
-    from fedgrem.engines.flare.simulator import check_flare
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
 
     check_flare()
+    keep_bytecode()
     if keep is not None:
         check_folder(keep, force=False)
         keep.mkdir(parents=True, exist_ok=True)
@@ -57,15 +64,11 @@ def demo(
 
 
 def _demonstrate(folder: Path, seed: int, port: int) -> None:
-    from fedgrem.cli.network import watched
-    from fedgrem.cli.sites_fit import cost_of, save_fitted
-    from fedgrem.cli.tables import print_summary
     from fedgrem.data.simulate import simulate
     from fedgrem.engines.flare.kit import init_study
-    from fedgrem.engines.flare.operate import Fit, begin, carry_out
+    from fedgrem.engines.flare.operate import Fit, begin
     from fedgrem.engines.remote.roster import Rules
     from fedgrem.estimators.network import spec_for
-    from fedgrem.report import summarize
 
     clock = _Clock()
     simulation = simulate("gmm", h=0.5, n_sites=len(SITES), seed=seed)
@@ -73,18 +76,19 @@ def _demonstrate(folder: Path, seed: int, port: int) -> None:
     clock.tell(f"certificates and hardened kits for the server and {len(SITES)} sites")
     files = _write_rows(simulation, folder)
     options: dict[str, Any] = {"n_components": N_COMPONENTS, "random_state": seed}
-    spec = spec_for(_estimator(options))
+    more = {"regression": False, "options": options, "out": str(folder / "model")}
     with running(study, files):
-        clock.tell("the server and all sites run and have let each other in, over mutual TLS")
-        more = {"regression": False, "options": options, "out": str(folder / "model")}
-        run = begin(study, Fit(spec, list(study.sites), Rules(min_sites=len(SITES)), more=more))
-        with watched("Fitting", spec.tol, len(SITES)) as callbacks:
-            finished = carry_out(study, run, **callbacks)
-            over_network = save_fitted(finished, more)
-        clock.tell(f"fitted over the network in {finished.result.n_rounds} rounds, starts found at the sites")
-    here = _fit_here(files, options)
-    clock.tell("the same fit in this process")
-    print_summary(summarize(over_network))
+        table = read_sites([files[name] for name in sorted(files)])
+        here = fitted(table, table.frame.columns, None, None, options)
+        clock.tell("fitted in this process, while the server and the sites start")
+        spec = spec_for(estimator(options, regression=False))
+        with coordinating(study) as talk:
+            clock.tell("the server and all sites run and have let each other in, over mutual TLS")
+            run = begin(study, Fit(spec, list(study.sites), Rules(min_sites=len(SITES)), more=more))
+            finished = carry_out(talk, run, "Fitting")
+        clock.tell(f"the same fit over the network in {finished.result.n_rounds} rounds, starts found at the sites")
+    over_network = save_fitted(finished, more)
+    print_model(over_network)
     typer.echo("\n" + cost_of(finished))
     _compare(over_network, here)
     typer.echo(f"Total: {clock.total:.0f} s, {finished.about['seconds_per_round']:.3f} s a round.")
@@ -102,12 +106,6 @@ class _Clock:
         typer.echo(f"{self.total:5.1f} s  {what}", err=True)
 
 
-def _estimator(options: dict[str, Any]) -> Any:
-    from fedgrem import FederatedGaussianMixture
-
-    return FederatedGaussianMixture(**options)
-
-
 def _write_rows(simulation: Simulation, folder: Path) -> dict[str, Path]:
     """One file per site; the last is the hostile one."""
     import polars as pl
@@ -121,35 +119,31 @@ def _write_rows(simulation: Simulation, folder: Path) -> dict[str, Path]:
 
 @contextmanager
 def running(study: Study, files: dict[str, Path]) -> Iterator[None]:
-    """The server and all sites; whatever happens, none is left behind."""
-    from fedgrem.cli.network import wait_for_server, wait_for_sites
-    from fedgrem.data.files import read_table
+    """The server and all sites, from their start; whatever happens, none is left behind."""
     from fedgrem.engines.flare.processes import start_server, start_site, stop
     from fedgrem.engines.remote.site import Settings, write_settings
 
-    kits = [study.kit(name) for name in study.sites]
+    kits = {name: study.kit(name) for name in study.sites}
     try:
         start_server(study.server)
-        for name in study.sites:
-            columns = tuple(read_table(files[name]).columns)
-            write_settings(Settings(str(files[name].resolve()), columns), study.kit(name) / "local")
-            start_site(study.kit(name), name)
-        wait_for_server(study)
-        wait_for_sites(study, list(study.sites), 60.0)
+        for name, kit in kits.items():
+            write_settings(Settings(str(files[name].resolve()), tuple(read_table(files[name]).columns)), kit / "local")
+            start_site(kit, name)
         yield
     finally:
-        stop(*kits, study.server)
+        stop(*kits.values(), study.server, grace=0.0)  # whatever is to stay is on disk
 
 
-def _fit_here(files: dict[str, Path], options: dict[str, Any]) -> Any:
-    """The same fit by ``fedgrem fit`` on the same files."""
-    from fedgrem.cli.screen import progress_bar, warnings_as_notices
-    from fedgrem.data.files import read_sites
+@contextmanager
+def coordinating(study: Study) -> Iterator[Session]:
+    """The coordinator, logged in, when the server and all sites are there."""
+    from fedgrem.engines.flare.operate import session
+    from fedgrem.engines.flare.processes import await_server
 
-    table = read_sites([files[name] for name in sorted(files)])
-    model = _estimator(options)
-    with warnings_as_notices(), progress_bar("In process", model.tol) as tell:
-        return model.fit(table.frame, sites=table.sites, on_progress=tell)
+    await_server(study)
+    with session(study) as talk:
+        talk.await_sites(list(study.sites))
+        yield talk
 
 
 def _compare(over_network: Any, here: Any) -> None:

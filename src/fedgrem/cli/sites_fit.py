@@ -1,4 +1,4 @@
-"""``fedgrem sites fit`` and ``resume``: a fit over the sites of a study, to a saved model."""
+"""``fedgrem sites fit`` and ``resume``, a fit over the sites of a study, and ``fedgrem replay``, from its journal."""
 
 from __future__ import annotations
 
@@ -6,40 +6,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
-from fedgrem.cli.fit import (
-    CovarianceOption,
-    Criterion,
-    CriterionOption,
-    Missing,
-    NoiseOption,
-    family_options,
-    fit_options,
-)
-from fedgrem.cli.options import (
-    Components,
-    Force,
-    ModelFolder,
-    MostRounds,
-    Penalty,
-    Restarts,
-    Seed,
-    StudyFolder,
-    Tolerance,
-    listed,
-    read_components,
-)
-from fedgrem.cli.sites_search import DONE, RUNS, is_candidate, next_fit, search_of
+from fedgrem.cli import options as opt
+from fedgrem.cli.files import Source, check_folder, save
+from fedgrem.cli.options import Criterion, Missing, estimator, family_options, fit_options, listed, read_components
+from fedgrem.cli.screen import boxed, notice, print_model, progress_bar, warnings_as_notices
 
 if TYPE_CHECKING:
     from fedgrem.engines.flare.kit import Study
+    from fedgrem.engines.flare.operate import Fit, Session
     from fedgrem.engines.remote.result import Finished
+
+RUNS, DONE = "search_runs", "search_done"
+"""Among a run's plain values: the runs whose fits are compared, and whether this one is the fit of the winner."""
 
 
 def fit(
-    study: StudyFolder,
-    components: Components,
-    out: ModelFolder,
+    study: opt.StudyFolder,
+    components: opt.Components,
+    out: opt.ModelFolder,
     algorithm: Annotated[
         str, typer.Option(metavar="NAME", help="How the sites work together: fedgrem, fedem, fedgmm, tgmm, ...")
     ] = "fedgrem",
@@ -50,17 +36,15 @@ def fit(
         str | None,
         typer.Option(metavar="A,B,...", help="Columns that sites must have, in order.", show_default="not asked"),
     ] = None,
-    covariance: CovarianceOption = None,
-    noise: NoiseOption = None,
-    missing: Annotated[
-        Missing, typer.Option(help="Empty cells: refuse them, or let EM fill them in.")
-    ] = Missing.refuse,
-    penalty: Penalty = "auto",
-    criterion: CriterionOption = Criterion.bic,
-    max_rounds: MostRounds = 1000,
-    tol: Tolerance = 1e-6,
-    n_init: Restarts = 10,
-    seed: Seed = 0,
+    covariance: opt.CovarianceOption = None,
+    noise: opt.NoiseOption = None,
+    missing: opt.MissingOption = Missing.refuse,
+    penalty: opt.Penalty = "auto",
+    criterion: opt.CriterionOption = Criterion.bic,
+    max_rounds: opt.MostRounds = 1000,
+    tol: opt.Tolerance = 1e-6,
+    n_init: opt.Restarts = 10,
+    seed: opt.Seed = 0,
     min_sites: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="With fewer answers, the fit pauses.", show_default="more than half"),
@@ -71,7 +55,7 @@ def fit(
     poll: Annotated[
         bool, typer.Option("--poll", help="Let sites fetch their orders: slower, for networks where pushing fails.")
     ] = False,
-    force: Force = False,
+    force: opt.Force = False,
 ) -> None:
     """Fit one mixture per site over the network, pulled to a common center, and save it.
 
@@ -88,19 +72,18 @@ def fit(
 
     * `fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/`
     """
-    from fedgrem.cli.files import check_folder
-    from fedgrem.engines.flare.operate import Fit, begin, check_ready
+    place = open_study(study)  # before the heavy imports: it sees to where they are kept compiled
+    from fedgrem.engines.flare.operate import Fit, begin, session
     from fedgrem.engines.remote.roster import Rules
     from fedgrem.estimators.network import spec_for
     from fedgrem.estimators.selection import candidate, fewest
 
-    place = open_study(study)
     check_folder(out, force=force)
     numbers = read_components(components)
     options = fit_options(numbers, penalty, criterion, max_rounds, tol, n_init, seed)
     options |= {"algorithm": algorithm} | family_options(regression, covariance, noise, missing)
-    names = None if columns is None else listed(columns)
-    model = _estimator(regression, options)
+    names = listed(columns) or None
+    model = estimator(options, regression)
     fixed = isinstance(numbers, int)
     spec = spec_for(model if fixed else candidate(model, fewest(numbers)), names, score=not fixed)
     quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
@@ -108,11 +91,12 @@ def fit(
     more |= {} if fixed else {RUNS: [], DONE: False}
     rules = Rules(min_sites=min(quorum, len(place.sites)), deadline=deadline)
     asked = Fit(spec, list(place.sites), rules, "poll" if poll else "push", more)
-    check_ready(place, asked)
-    _finish(place, begin(place, asked))
+    with session(place) as talk:
+        talk.check_connected(asked)
+        _finish(talk, begin(place, asked))
 
 
-def resume(study: StudyFolder) -> None:
+def resume(study: opt.StudyFolder) -> None:
     """Take the last fit up again, where it was, and save its model where it was to go.
 
     After a crash of the server, of the machine, or of this command; or when a fit has paused for want of sites. The end
@@ -122,67 +106,102 @@ def resume(study: StudyFolder) -> None:
 
     * `fedgrem sites start study/`, then `fedgrem sites resume study/`
     """
-    from fedgrem.engines.flare.operate import last_unfinished
-
     place = open_study(study)
-    _finish(place, last_unfinished(place))
+    from fedgrem.engines.flare.operate import last_unfinished, session
+
+    run = last_unfinished(place)
+    with session(place) as talk:
+        _finish(talk, run)
 
 
 def open_study(folder: Path) -> Study:
     """The study in a folder."""
     from fedgrem.engines.flare.kit import read_study
-    from fedgrem.engines.flare.simulator import check_flare
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
 
     check_flare()
+    keep_bytecode()
     return read_study(folder)
 
 
-def _estimator(regression: bool, options: dict[str, Any]) -> Any:
-    from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
-
-    return FederatedRegressionMixture(**options) if regression else FederatedGaussianMixture(**options)
-
-
-def _finish(study: Study, run: str) -> None:
+def _finish(talk: Session, run: str) -> None:
     """Watch a run to its end, save its model, and show what was found."""
-    from fedgrem.cli.network import short, watched
-    from fedgrem.cli.selection import print_selection
-    from fedgrem.cli.tables import print_summary
-    from fedgrem.engines.flare.operate import begin, carry_out, read_fit
-    from fedgrem.report import summarize
+    from fedgrem.engines.flare.operate import begin, read_fit
 
-    asked = read_fit(study, run)
-    while is_candidate(asked):
-        with watched(f"Comparing {asked.spec.n_components}", asked.spec.tol, len(asked.sites)) as callbacks:
-            carry_out(study, run, **callbacks)
-            more = asked.more or {}
-            asked = asked._replace(more=more | {RUNS: [*more[RUNS], run]})
-            model = _estimator(more["regression"], more["options"])
-            columns = asked.spec.columns
-            asked = next_fit(study, model, asked, None if columns is None else list(columns))
-        run = begin(study, asked)
-    with watched("Fitting", asked.spec.tol, len(asked.sites)) as callbacks:
-        finished = carry_out(study, run, **callbacks)
-        model = save_fitted(finished, asked.more or {}, study)
-    summary = summarize(model)
-    if summary.selection is not None:
-        print_selection(summary.selection)
-    print_summary(summary)
+    asked = read_fit(talk.study, run)
+    more = asked.more or {}
+    while RUNS in more and not more[DONE]:
+        carry_out(talk, run, f"Comparing {asked.spec.n_components}")
+        with warnings_as_notices():
+            asked = next_fit(talk.study, asked, run)
+        more, run = asked.more or {}, begin(talk.study, asked)
+    finished = carry_out(talk, run, "Fitting")
+    print_model(save_fitted(finished, more, talk.study))
     typer.echo("\n" + cost_of(finished))
-    out = Path((asked.more or {})["out"])
-    typer.echo(f"Saved in {short(out)}; see it again with: fedgrem show {short(out)}")
+    out = Path(more["out"])
+    shown = out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out
+    typer.echo(f"Saved in {shown}; see it again with: fedgrem show {shown}")
+
+
+def carry_out(talk: Session, run: str, task: str) -> Finished:
+    """Carry a run out under a live bar, with the sites in and out."""
+    from fedgrem.engines.flare.operate import read_fit
+
+    asked = read_fit(talk.study, run)
+    here = len(asked.sites)
+
+    def on_line(line: dict[str, Any]) -> None:
+        nonlocal here
+        here = line.get("sites", here)
+        for event in line.get("events", []):
+            notice(f"site {event['site']!r}: {event['what']} (exchange {event['exchange']}): {event['reason']}")
+
+    with progress_bar(task, asked.spec.tol, lambda: f", {here} of {len(asked.sites)} sites") as tell:
+        return talk.carry_out(run, tell, on_line)
+
+
+def next_fit(study: Study, fit: Fit, run: str) -> Fit:
+    """What follows a run that is compared: the fit of the next number of components or, in the end, of the best."""
+    from fedgrem.estimators.network import spec_for
+    from fedgrem.estimators.selection import candidate, copy_with
+
+    more = fit.more or {}
+    more = more | {RUNS: [*more[RUNS], run]}
+    model = estimator(more["options"], more["regression"])
+    columns = None if fit.spec.columns is None else list(fit.spec.columns)
+    search = search_of(study, model, more)
+    number = search.next()
+    if number is None:
+        search.warn()
+        spec = spec_for(copy_with(model, n_components=search.best), columns)
+    else:
+        spec = spec_for(candidate(model, number), columns, score=True)
+    return fit._replace(spec=spec, more=more | {DONE: number is None})
+
+
+def search_of(study: Study, model: Any, more: dict[str, Any]) -> Any:
+    """What has come of the runs that are compared."""
+    from fedgrem.engines.flare.operate import run_folder
+    from fedgrem.engines.remote.result import read_result
+    from fedgrem.estimators.selection import Search
+
+    finished = [read_result(run_folder(study, run)) for run in more[RUNS]]
+    rows = {site: n for one in finished[:1] for site, n in one.about["n_rows"].items()}
+    search = Search(model.n_components, model.criterion, rows)
+    search.tallies = [model._tally(one.result) for one in finished]
+    return search
 
 
 def save_fitted(finished: Finished, more: dict[str, Any], study: Study | None = None) -> Any:
     """Make the model of a finished run and save it."""
-    from fedgrem.cli.files import Source, save
     from fedgrem.estimators.network import adopt
 
     names = finished.about["columns"]
     target = names[-1] if more["regression"] else None
-    model = _estimator(more["regression"], more["options"])
+    model = estimator(more["options"], more["regression"])
     search = search_of(study, model, more) if study is not None and RUNS in more else None
-    adopt(model, finished, names[:-1] if target else names, search)
+    with warnings_as_notices():
+        adopt(model, finished, names[:-1] if target else names, search)
     save(model, Path(more["out"]), Source(None, target))
     return model
 
@@ -201,3 +220,48 @@ def cost_of(finished: Finished) -> str:
     missing = [f"{site}: {reason}" for site, reason in about["out"].items()]
     missing += [f"{site}: away at the end, with the parameters it had" for site in about["away"]]
     return text + ("\nNot heard: " + "; ".join(missing) if missing else "")
+
+
+def replay(
+    journal: Annotated[
+        Path, typer.Argument(metavar="JOURNAL", help="The file `journal` in STUDY/server/runs/RUN.", show_default=False)
+    ],
+    last: Annotated[int, typer.Option(metavar="N", min=0, help="Only the last N exchanges; 0 for all.")] = 0,
+) -> None:
+    """Show what was asked and answered in a fit over a network, and compute its model again from that. Nothing is sent.
+
+    The journal holds every answer that was used, in order. Whoever has it can check that the model follows from these
+    answers, and that no other question was asked.
+
+    For example:
+
+    * `fedgrem replay study/server/runs/run-20260101-120000-000/journal`
+    """
+    from fedgrem.engines.remote.run import replay as play
+
+    played = play(journal)
+    headers = ("exchange", "task", "answered", "numbers", "bytes out", "bytes in", "seconds")
+    table = boxed("", headers, left=("task", "answered"))
+    most = max(len(one.sites) for one in played.exchanges)
+    for one in played.exchanges[-last:]:
+        sites = f"all {most}" if len(one.sites) == most else ", ".join(one.sites)
+        numbers = (str(one.numbers), f"{one.sent:,}", f"{one.received:,}", f"{one.seconds:.3f}")
+        table.add_row(str(one.number), one.task, sites, *numbers)
+    Console(highlight=False).print(table)
+    if played.differs:
+        typer.echo(f"Asked with other numbers than this fedgrem finds here: exchange {played.differs[0]} and others.")
+    else:
+        typer.echo(f"All {len(played.exchanges)} exchanges are asked again with the same numbers, to the bit.")
+    if played.finished is None:
+        typer.echo("The fit was not finished; go on with: fedgrem sites resume STUDY")
+        return
+    result = played.finished.result
+    beside = {
+        None: "There is no result beside the journal to compare it with.",
+        True: "It is the result beside the journal, to the bit.",
+        False: "It is the result beside the journal: NO, they differ.",
+    }
+    typer.echo(
+        f"The model: {result.weights.shape[1]} components over {len(result.site_names)} sites, {result.n_rounds} "
+        f"rounds, {'settled' if result.converged else 'not settled'}. {beside[played.as_kept]}"
+    )

@@ -18,6 +18,8 @@ class Census(NamedTuple):
     """(p,); NaN for a column of which the site has not a single cell."""
     deviation: Array
     """(p,) standard deviations within the site."""
+    seen: Array
+    """(p,) the row weight of the cells that are there."""
     gaps: Array
     """() whether cells are missing."""
 
@@ -26,7 +28,8 @@ def take_census(site: Site) -> Census:
     """Weighted mean and standard deviation of every column, over the cells that are there."""
     values = site.rows if site.target is None else np.column_stack([site.rows, site.target])
     weight = np.where(np.isnan(values), 0.0, site.row_weight[:, None])
-    total = np.maximum(weight.sum(axis=0), np.finfo(float).tiny)
+    there = weight.sum(axis=0)
+    total = np.maximum(there, np.finfo(float).tiny)
     # About a value of the column itself: columns may sit far from zero.
     anchor = np.nan_to_num(values[np.argmax(weight > 0, axis=0), np.arange(values.shape[1])])
     away = np.nan_to_num(values - anchor)
@@ -34,7 +37,7 @@ def take_census(site: Site) -> Census:
     variance = (weight * (away - shift) ** 2).sum(axis=0) / total
     seen = (weight > 0).any(axis=0)
     mean, deviation = (np.where(seen, found, np.nan) for found in (anchor + shift, np.sqrt(variance)))
-    return Census(site.row_weight.sum(), mean, deviation, np.asarray(np.isnan(site.rows).any()))
+    return Census(site.row_weight.sum(), mean, deviation, there, np.asarray(np.isnan(site.rows).any()))
 
 
 class UnitsPlan(NamedTuple):

@@ -14,7 +14,6 @@ from fedgrem.data.units import Census, take_census
 from fedgrem.fit.conversation import Agreed, Ask, Replies
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.tasks import TASKS
-from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Array, map_arrays
 
 ENOUGH = 300_000
@@ -80,11 +79,10 @@ class InProcess:
             stack, places = part
             whole = len(places) == n_sites and len(work) == 1
             mail = ask.mail if whole else map_arrays(lambda leaf: leaf[places], ask.mail)
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"):  # of this thread
                 return task(self._spec, stack, mail)
 
-        with one_thread_each():
-            replies = _side_by_side(one, parts, threads)
+        replies = _side_by_side(one, parts, threads)
         if len(replies) == 1 and len(parts[0][1]) == n_sites:
             return Replies(present, replies[0])
         return Replies(present, _together(replies, [places for _, places in parts], n_sites))
@@ -103,8 +101,7 @@ class InProcess:
         names = self.site_names
         first = names.index(min(names))
         ((stack, _),) = self._stacks(ask.agreed)
-        with np.errstate(all="ignore"), one_thread_each():
-            reply = TASKS[ask.task](self._spec, stack, map_arrays(lambda leaf: leaf[[first]], ask.mail))
+        reply = TASKS[ask.task](self._spec, stack, map_arrays(lambda leaf: leaf[[first]], ask.mail))
         told = map_arrays(lambda leaf: np.repeat(leaf, len(names), axis=0), reply)
         return told._replace(n_rows=np.array([site.row_weight.sum() for site in self._federation.sites]))
 

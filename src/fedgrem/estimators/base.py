@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from fedgrem.algorithms.base import Algorithm, vanished
+from fedgrem.algorithms.base import Algorithm, middle_weights, vanished
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values
@@ -24,7 +24,7 @@ from fedgrem.estimators.notes import ColumnWarning, column_notes
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.progress import teller
 from fedgrem.estimators.selection import Search, check_components, choose, fewest, is_fixed
-from fedgrem.estimators.verdicts import expose_verdicts
+from fedgrem.estimators.verdicts import expose_verdicts, log_volume
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
 from fedgrem.fit.selection import CRITERIA, Tally, tally
@@ -81,15 +81,27 @@ class BaseFederatedMixture(FittedMixture):
 
     # -- fitting
 
-    def _fit(
+    def fit(
         self,
         X: Any,
-        y: Any,
-        sites: Any,
-        sample_weight: Any,
-        on_progress: Callable[[Progress], None] | None,
+        y: Any = None,
+        *,
+        sites: Any = None,
+        sample_weight: Any = None,
+        on_progress: Callable[[Progress], None] | None = None,
         engine: str = IN_PROCESS,
     ) -> Self:
+        """Fit one mixture per site, shrunk to a common center; returns ``self``.
+
+        Parameters
+        ----------
+        X : (N, p) array or data frame; or a dict or list of them, one per site.
+        y : (N,) responses of a regression; or a dict or list of them, as X. Ignored where there is no response.
+        sites : (N,) site labels, or the name of the site column of a frame; None is one site.
+        sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
+        on_progress : called with a :class:`~fedgrem.fit.conversation.Progress` before every exchange.
+        engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
+        """
         self._check_parameters()
         table, federation = self._validate_federation(X, y, sites, sample_weight)
         self._check_family(federation.n_features)
@@ -200,7 +212,7 @@ class BaseFederatedMixture(FittedMixture):
     def _tally(self, result: FitResult) -> Tally:
         """What a criterion needs to know of a fit that was scored."""
         pooled = as_algorithm(self.algorithm).traits.pools_rows
-        return tally(result, pooled=pooled, log_scale=self._log_volume(result))
+        return tally(result, pooled=pooled, log_volume=log_volume(self, result))
 
     def _check_parameters(self) -> None:
         check_components(self.n_components)
@@ -273,8 +285,8 @@ class BaseFederatedMixture(FittedMixture):
     def _expose(self, result: FitResult) -> None:
         self.n_components_ = int(result.weights.shape[1])
         self.weights_ = result.weights
-        middle = np.median(result.weights, axis=0)
-        self.center_weights_ = middle / middle.sum()
+        common = result.common_weights
+        self.center_weights_ = middle_weights(result.weights) if common is None else common
         self.site_distance_ = result.distance
         self.at_center_ = self.site_distance_ == 0.0
         self.site_threshold_ = np.broadcast_to(result.influence.threshold, result.weights.shape).copy()
@@ -285,6 +297,7 @@ class BaseFederatedMixture(FittedMixture):
         self.unsettled_sites_ = np.array(result.unsettled, dtype=str)
         self._expose_path(result)
         self.history_ = {name: kept.copy() for name, kept in result.history.items()}
+        self.history_["log_likelihood"] -= log_volume(self, result)
         self.cost_ = dict(result.cost)
 
     def _expose_path(self, result: FitResult) -> None:
@@ -307,12 +320,12 @@ class BaseFederatedMixture(FittedMixture):
 
     def _noise_penalty(self) -> float:
         """C of the noise where no path chose it."""
-        given = getattr(as_algorithm(self.algorithm), "noise_penalty", None)
+        given = as_algorithm(self.algorithm).noise_penalty
         return self.penalty_ if given is None else float(given)
 
     def _weights_penalty(self) -> float:
         """C of the weights where no path chose it: they are pooled only if that was asked for."""
-        return self.penalty_ if getattr(as_algorithm(self.algorithm), "pool_weights", False) is True else 0.0
+        return self.penalty_ if as_algorithm(self.algorithm).pool_weights is True else 0.0
 
     def _column_names(self) -> list[str]:
         """Of the rows as they came."""
@@ -329,7 +342,7 @@ class BaseFederatedMixture(FittedMixture):
         self.notes_ = np.array([*grave, *mild], dtype=str)
         if grave:
             more = f" And {len(grave) - 3} more like it, in notes_." if len(grave) > 3 else ""
-            warnings.warn(" ".join(grave[:3]) + more, ColumnWarning, stacklevel=6)
+            warnings.warn(" ".join(grave[:3]) + more, ColumnWarning, stacklevel=5)
 
     def _warn(self, result: FitResult) -> None:
         if not np.all(np.isfinite(result.theta)):
@@ -347,7 +360,7 @@ class BaseFederatedMixture(FittedMixture):
                 f"site(s) ({sites}) still moved by up to {moving.max():.2g}, tol={self.tol:g}; raise max_rounds or "
                 "tol.",
                 ConvergenceWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
     # -- one more site

@@ -17,7 +17,7 @@ from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.uncertainty import WithErrors
 from fedgrem.families.base import Family
-from fedgrem.types import Array, FitResult, Params, map_arrays
+from fedgrem.types import Array, Params, map_arrays
 
 
 def misspelt(name: str, known: list[str]) -> str | None:
@@ -69,13 +69,12 @@ class FittedMixture(WithErrors, BaseEstimator):
         """The units in which the fit ran; None if those of the rows."""
         return None
 
-    def _log_volume(self, result: FitResult | None = None) -> float:
-        """By what a row's log density in the units of the fit exceeds that in its own units."""
-        return 0.0
+    def _log_volume(self, seen: Array, scale: Array | None) -> Array:
+        """By what log densities in the units of a fit exceed those in the rows' own units, ``(...)``.
 
-    def _log_volume_of(self, rows: Array) -> Array | float:
-        """The same of single rows ``(n,)``, by what is seen of them."""
-        return self._log_volume()
+        ``seen`` (..., p) counts the cells that are there by column, the response last.
+        """
+        return np.zeros(seen.shape[:-1])
 
     def _params_of(self, k: int | None) -> Params:
         """One site's mixture, or the center's, in the units of the fit."""
@@ -171,7 +170,8 @@ class FittedMixture(WithErrors, BaseEstimator):
         """Posterior ``(n, R)`` and log-likelihood ``(n,)`` of rows under one mixture, in the units of the fit."""
         site = Site("", rows, target, np.ones(len(rows)))
         columns = tuple(f"x{j}" for j in range(rows.shape[1]))
-        scaled = self._units_plan().apply(Federation((site,), columns), self._fit_units(), fitting=False).sites[0]
+        units = self._fit_units()
+        scaled = self._units_plan().apply(Federation((site,), columns), units, fitting=False).sites[0]
         stack = stack_sites([scaled], gaps=bool(np.isnan(rows).any()))
         one: Params = map_arrays(lambda leaf: np.asarray(leaf)[None], params)
         with np.errstate(all="ignore"):
@@ -180,7 +180,8 @@ class FittedMixture(WithErrors, BaseEstimator):
         posterior, log_likelihood = np.empty((len(rows), share.shape[1])), np.empty(len(rows))
         # The stack is padded at its end.
         posterior[order], log_likelihood[order] = share[0].T[: len(rows)], value[0][: len(rows)]
-        return posterior, log_likelihood - self._log_volume_of(rows)
+        seen = ~np.isnan(rows if target is None else np.column_stack([rows, target]))
+        return posterior, log_likelihood - self._log_volume(seen, None if units is None else units.scale)
 
     def _check_finite(self, rows: Array, table: Table) -> None:
         """As in fit, site by site, with its number and place."""
@@ -203,6 +204,22 @@ class FittedMixture(WithErrors, BaseEstimator):
         """Log-likelihood of every row under its site's mixture, ``(N,)``."""
         table, _, log_likelihood = self._score_rows(X, y, sites)
         return split_like(log_likelihood, table)
+
+    def bic(self, X: Any, y: Any = None, *, sites: Any = None) -> float:
+        """Bayesian information criterion on these rows, the lower the better."""
+        log_likelihood = self._log_likelihood(X, y, sites)
+        return float(-2.0 * log_likelihood.sum() + self.n_parameters_ * np.log(len(log_likelihood)))
+
+    def aic(self, X: Any, y: Any = None, *, sites: Any = None) -> float:
+        """Akaike information criterion on these rows, the lower the better."""
+        return float(-2.0 * self._log_likelihood(X, y, sites).sum() + 2.0 * self.n_parameters_)
+
+    def _log_likelihood(self, X: Any, y: Any, sites: Any) -> Array:
+        """(N,) of every row, with its response."""
+        if self._has_target and y is None:
+            raise InputError("rows of a regression have no likelihood without their responses; pass them as y.")
+        _, _, log_likelihood = self._score_rows(X, y if self._has_target else None, sites)
+        return log_likelihood
 
     # -- telling about it
 

@@ -157,18 +157,13 @@ class FederatedGaussianMixture(FederatedDensity):
         self.scale_ = ones if result.scale is None else result.scale
         self.means_ = result.theta * self.scale_ + self.location_
         self.center_ = result.center * self.scale_ + self.location_
-        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_volume() * result.n_rows
         self.center_covariances_ = self._covariances(result.center_noise)
         noise = result.noise
         alone = np.broadcast_to(self.center_covariances_, (len(result.weights), *self.center_covariances_.shape))
         self.covariances_ = alone.copy() if noise is None else self._covariances(noise)
 
-    def _log_volume(self, result: FitResult | None = None) -> float:
-        scale = self.scale_ if result is None else result.scale
-        return 0.0 if scale is None else float(np.log(scale).sum())
-
-    def _log_volume_of(self, rows: Array) -> Array | float:
-        return np.asarray(~np.isnan(rows) @ np.log(self.scale_))
+    def _log_volume(self, seen: Array, scale: Array | None) -> Array:
+        return super()._log_volume(seen, scale) if scale is None else np.asarray(seen @ np.log(scale))
 
     def _out_of_fit(self, n_parameters: int) -> Array:
         return np.diag(self.scale_)

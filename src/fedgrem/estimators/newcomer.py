@@ -9,19 +9,21 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedgrem.algorithms.base import full_penalty
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.frozen import FrozenCenter
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation
 from fedgrem.data.tables import gather, gather_values
-from fedgrem.data.units import take_census
+from fedgrem.data.units import Census, take_census
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
-from fedgrem.estimators.verdicts import PER_SITE, evidence, judge, remembered, sightings
+from fedgrem.estimators.verdicts import PER_SITE, evidence, judge, log_volume, remembered, sightings
 from fedgrem.fit.conversation import Agreed, converse
 from fedgrem.fit.join import as_one_site, join
+from fedgrem.fit.units import with_census
 from fedgrem.fit.verdicts import score
-from fedgrem.types import FitResult
+from fedgrem.types import FitResult, map_arrays
 
 if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
@@ -103,22 +105,22 @@ def _fit_one(model: "BaseFederatedMixture", federation: Federation, name: str) -
     size = 0 if center.noise is None else center.noise.shape[-1]
     n_sites = int(model.site_evidence_["in_fit"].sum())
     penalty = float(model.history_["penalty"][-1]) if pulls else np.inf
-    constant = model.noise_penalty_ if pulls else np.inf
-    noise_penalty = constant * float(np.sqrt(size + np.log(n_sites))) if constant > 0 else 0.0
+    noise_penalty = float(full_penalty(model.noise_penalty_ if pulls else np.inf, size, n_sites))
+    weights_penalty = float(full_penalty(model.weights_penalty_, len(center.weights) - 1.0, n_sites)) if pulls else 0.0
     steps = replace(algorithm, batch=1.0, sites=1.0) if pulls else FedGrEM()
     steps = replace(steps, step_weights="current", local_steps=max(steps.local_steps, 10))
-    frozen = FrozenCenter(steps, center, penalty, noise_penalty)
+    frozen = FrozenCenter(steps, center, penalty, noise_penalty, weights_penalty)
     chosen = copy.copy(model)
     chosen.n_components = model.n_components_
     spec = as_one_site(chosen._spec(), frozen, max(float(model.tol), LEAST_TOL))
     census = take_census(federation.sites[0])
-    agreed = Agreed(model._fit_units(), bool(census.gaps or spec.units.constant(census.deviation).any()))
-    with np.errstate(all="ignore"):
-        result, _ = converse(join(spec, name, center, agreed), InProcess(federation, spec))
-    summaries = (leaf[None] for leaf in census[1:])
-    result = result._replace(**dict(zip(("column_mean", "column_deviation", "site_gaps"), summaries, strict=True)))
+    constant = spec.units.constant(census.deviation)
+    agreed = Agreed(model._fit_units(), bool(census.gaps or constant.any()))
+    result, _ = converse(join(spec, name, center, agreed), InProcess(federation, spec))
     units = model._fit_units()
-    return result if units is None else result._replace(location=units.location, scale=units.scale)
+    location, scale = (None, None) if units is None else units
+    whole: Census = map_arrays(lambda leaf: np.asarray(leaf)[None], census)
+    return with_census(result._replace(location=location, scale=scale), whole, constant[None])
 
 
 def _append(model: "BaseFederatedMixture", result: FitResult) -> None:
@@ -127,7 +129,7 @@ def _append(model: "BaseFederatedMixture", result: FitResult) -> None:
     scores = score(seen, remembered(model))
     verdict = judge(model, scores, seen, result)
     nobody = np.zeros(1)  # it has no part in the center, and leaving it out moves nothing
-    found = evidence(model, scores, seen, nobody, in_fit=False)
+    found = evidence(scores, seen, log_volume(model, result), nobody, in_fit=False)
     alone = copy.copy(model)
     alone._expose(result)
     alone._expose_theta(result)

@@ -1,7 +1,6 @@
 """Mixtures of linear regressions over sites."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -12,11 +11,9 @@ from fedgrem.data.federation import Units
 from fedgrem.data.tables import gather_values, split_like
 from fedgrem.data.units import UnitsPlan
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.estimators.network import IN_PROCESS
 from fedgrem.estimators.parameters import check_choice, check_switch
 from fedgrem.families.base import Family
 from fedgrem.families.regression import NOISES, LinearRegression
-from fedgrem.fit.conversation import Progress
 from fedgrem.types import Array, FitResult, Params
 
 
@@ -122,16 +119,14 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         self.scale_ = np.ones(n_features + 1) if result.scale is None else result.scale
         self.coef_, self.intercept_ = self._out_of_units(result.theta)
         self.center_, self.center_intercept_ = self._out_of_units(result.center)
-        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_volume() * result.n_rows
         self.noise_ = np.ones(self.weights_.shape)
         self.center_noise_ = np.ones(self.weights_.shape[1])
         if result.noise is not None and result.center_noise is not None:
             self.noise_ = self.noise_ * np.exp(result.noise[..., 0]) * self.scale_[-1]
             self.center_noise_ = self.center_noise_ * np.exp(result.center_noise[..., 0]) * self.scale_[-1]
 
-    def _log_volume(self, result: FitResult | None = None) -> float:
-        scale = self.scale_ if result is None else result.scale
-        return 0.0 if scale is None else float(np.log(scale[-1]))
+    def _log_volume(self, seen: Array, scale: Array | None) -> Array:
+        return super()._log_volume(seen, scale) if scale is None else np.asarray(seen[..., -1] * np.log(scale[-1]))
 
     def _out_of_units(self, theta: Array) -> tuple[Array, Array]:
         """Coefficients ``(..., p)`` and intercepts ``(...)`` in the units of the rows."""
@@ -174,29 +169,6 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         logs = np.log(noise / scale[-1])[:, None]
         return Params(weights, theta, {"unit": None, "shared": logs[:1], "component": logs}[self.noise])
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        sites: Any = None,
-        sample_weight: Any = None,
-        on_progress: Callable[[Progress], None] | None = None,
-        engine: str = IN_PROCESS,
-    ) -> Self:
-        """Fit one mixture of regressions per site; returns ``self``.
-
-        Parameters
-        ----------
-        X : (N, p) array or data frame of covariates; or a dict or list of them, one per site.
-        y : (N,) responses; or a dict or list of them, as X.
-        sites : (N,) site labels, or the name of the site column of a frame; None is one site.
-        sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
-        on_progress : called with a :class:`~fedgrem.fit.conversation.Progress` before every exchange.
-        engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
-        """
-        return self._fit(X, y, sites, sample_weight, on_progress, engine)
-
     def predict(self, X: Any, *, sites: Any = None) -> Any:
         """Expected response of every row, ``(N,)``: the components' predictions, averaged with the site's weights."""
         table, expected = self._expected(X, sites)
@@ -226,16 +198,6 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         table, expected = self._expected(X, sites)
         target = gather_values("y", y, table)
         return float(r2_score(target, expected, sample_weight=gather_values("sample_weight", sample_weight, table)))
-
-    def bic(self, X: Any, y: Any, *, sites: Any = None) -> float:
-        """Bayesian information criterion on these rows, the lower the better."""
-        _, _, log_likelihood = self._score_rows(X, y, sites)
-        return float(-2.0 * log_likelihood.sum() + self.n_parameters_ * np.log(len(log_likelihood)))
-
-    def aic(self, X: Any, y: Any, *, sites: Any = None) -> float:
-        """Akaike information criterion on these rows, the lower the better."""
-        _, _, log_likelihood = self._score_rows(X, y, sites)
-        return float(-2.0 * log_likelihood.sum() + 2.0 * self.n_parameters_)
 
     def sample(self, X: Any, *, site: Any = None) -> tuple[Array, Array]:
         """Draw a response and a component for every row of covariates, from one site's mixture or from the center."""

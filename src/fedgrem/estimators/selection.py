@@ -151,7 +151,7 @@ def choose(
     tell = on_progress or (lambda _: None)
     while (number := search.next()) is not None:
         search.tallies.append(fitted(candidate(model, number), partial(_tell, tell, number)))
-    search.warn(stacklevel=4)
+    search.warn(stacklevel=3)
     return copy_with(model, n_components=search.best), search
 
 

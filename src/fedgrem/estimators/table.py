@@ -8,8 +8,17 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from fedgrem.algorithms.registry import as_algorithm
-from fedgrem.data.columns import BINARY, CATEGORICAL, CONTINUOUS, COUNT, ROBUST, Column, encode_like, read_columns
-from fedgrem.data.columns import declared_columns
+from fedgrem.data.columns import (
+    BINARY,
+    CATEGORICAL,
+    CONTINUOUS,
+    COUNT,
+    ROBUST,
+    Column,
+    declared_columns,
+    encode_like,
+    read_columns,
+)
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table as Rows
 from fedgrem.data.units import UnitsPlan
@@ -46,10 +55,10 @@ class FederatedTableMixture(FederatedDensity):
     columns : "auto" or dict, default="auto"
         What columns are, by their names: "continuous", "robust" (continuous, with rows far out), "binary",
         "categorical", "count", or a list of levels; "auto", as for columns not named, reads it from all sites. Words,
-        categories, enums and booleans are categories (of two levels, binary); so are whole numbers of up to five values.
-        Whole numbers from 0 or 1 up to at most 50 are counts, all other numbers continuous. See ``columns_``.
+        categories, enums and booleans are categories (of two levels, binary); so are whole numbers of up to five
+        values. Whole numbers from 0 or 1 up to at most 50 are counts, all other numbers continuous. See ``columns_``.
     covariance_type : {"diag", "full", "tied"}, default="diag"
-        Of continuous columns given the component: independent, one covariance matrix for each component, or one for all.
+        Of continuous columns given the component: independent, a covariance matrix for each component, or one for all.
     degrees : float or "auto", default=4.0
         Degrees of freedom of robust columns; "auto" estimates those of every column.
     penalty, algorithm, criterion, fallback, standard_errors, max_rounds, tol, n_init, align, verbose, random_state :
@@ -196,12 +205,8 @@ class FederatedTableMixture(FederatedDensity):
     def _fit_units(self) -> Units | None:
         return Units(self.location_, self.scale_)
 
-    def _log_volume(self, result: FitResult | None = None) -> float:
-        scale = self.scale_ if result is None else result.scale
-        return 0.0 if scale is None else float(np.log(scale).sum())
-
-    def _log_volume_of(self, rows: Array) -> Array | float:
-        return np.asarray(~np.isnan(rows) @ np.log(self.scale_))
+    def _log_volume(self, seen: Array, scale: Array | None) -> Array:
+        return super()._log_volume(seen, scale) if scale is None else np.asarray(seen @ np.log(scale))
 
     def _of_means(self, units: Units) -> Units:
         """Location and scale of every mean."""
@@ -258,6 +263,7 @@ class FederatedTableMixture(FederatedDensity):
         types = self._types
         self.columns_ = {column.name: column.kind for column in types}
         self.levels_ = {column.name: np.array(column.levels) for column in types if column.levels}
+        assert result.column_mean is not None
         unseen = self._unseen(result)
         self.seen_ = ~unseen
         self.constant_ = np.where(unseen, result.column_mean, np.nan)
@@ -268,7 +274,6 @@ class FederatedTableMixture(FederatedDensity):
         self.location_ = np.zeros(width) if result.location is None else result.location
         self.scale_ = np.ones(width) if result.scale is None else result.scale
         self.means_, self.center_ = self._means_of(result.theta), self._means_of(result.center)
-        self.history_["log_likelihood"] = self.history_["log_likelihood"] - self._log_volume() * result.n_rows
         n_sites = len(result.weights)
         # Without continuous columns there is no noise: an array of no numbers stands for it.
         self.noise_ = np.zeros((n_sites, 1, 0)) if result.noise is None else result.noise
@@ -279,7 +284,8 @@ class FederatedTableMixture(FederatedDensity):
             scale = self.scale_[columns]
             both = scale[:, None] * scale
             of_sites, of_center = (
-                structure.matrices(noise[..., lay.noise[0]], len(columns)) for noise in (self.noise_, self.center_noise_)
+                structure.matrices(noise[..., lay.noise[0]], len(columns))
+                for noise in (self.noise_, self.center_noise_)
             )
             self.covariances_, self.center_covariances_ = of_sites * both, of_center * both
         if lay.robust is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
 
 PER_SITE = ("deviance", "fitted", "log_likelihood", "distance", "expected", "limit", "p_distance", "fit", "p_fit",
-            "p_value", "leave_one_out", "in_fit")  # fmt: skip
+            "p_value", "leave_one_out", "in_fit", "log_volume")  # fmt: skip
 """Of the evidence, what has one entry per site."""
 
 
@@ -42,7 +42,14 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
     seen = sightings(result)
     scores = score(seen)
     model.site_verdict_ = judge(model, scores, seen, result)
-    model.site_evidence_ = evidence(model, scores, seen, _leave_one_out(model, result), in_fit=True)
+    volume = log_volume(model, result)
+    model.site_evidence_ = evidence(scores, seen, volume, _leave_one_out(model, result), in_fit=True)
+
+
+def log_volume(model: "BaseFederatedMixture", result: FitResult) -> Array:
+    """(K,) by what the sites' log-likelihoods in the units of the fit exceed those in the rows' own."""
+    assert result.seen is not None
+    return model._log_volume(result.seen, result.scale)
 
 
 def sightings(result: FitResult) -> Sightings:
@@ -60,14 +67,12 @@ def judge(model: "BaseFederatedMixture", scores: Scores, seen: Sightings, result
     return words(scores, seen, result.distance, result.influence.threshold, pulled=pulled)
 
 
-def evidence(
-    model: "BaseFederatedMixture", scores: Scores, seen: Sightings, moved: Array, *, in_fit: bool
-) -> dict[str, Any]:
+def evidence(scores: Scores, seen: Sightings, volume: Array, moved: Array, *, in_fit: bool) -> dict[str, Any]:
     """Behind every verdict, by name; one entry per site.
 
     Distances are root mean squares over a site's rows, in units of the noise: of where its rows lead from the center
     (``distance``), of what chance and the dispersion of the others explain (``expected``), and beyond which it is
-    suspect (``limit``).
+    suspect (``limit``). ``log_volume`` (K,) is what the units of the fit add to each site's log-likelihood.
     """
 
     def as_distance(deviance: Array) -> Array:
@@ -78,7 +83,8 @@ def evidence(
         "expected": as_distance(scores.expected),
         "limit": as_distance(scores.limit),
         "p_distance": scores.p_distance,
-        "log_likelihood": seen.log_likelihood / seen.n_rows - model._log_volume(),
+        "log_likelihood": (seen.log_likelihood - volume) / seen.n_rows,
+        "log_volume": volume,
         "fit": scores.fit,
         "p_fit": scores.p_fit,
         "p_value": p_value(scores),
@@ -95,7 +101,7 @@ def remembered(model: "BaseFederatedMixture") -> Sightings:
     kept = model.site_evidence_
     member = kept["in_fit"].astype(bool)
     n_rows = model.n_rows_[member]
-    own = (kept["log_likelihood"][member] + model._log_volume()) * n_rows
+    own = kept["log_likelihood"][member] * n_rows + kept["log_volume"][member]
     return Sightings(n_rows, own, kept["deviance"][member], kept["fitted"][member], float(kept["degrees"]))
 
 

@@ -47,6 +47,8 @@ class Family(Protocol):
     """In the registry; also how a :class:`~fedgrem.fit.spec.FitSpec` names it."""
     has_target: ClassVar[bool]
     """Whether the family explains a response."""
+    exponential: ClassVar[bool]
+    """Whether components are an exponential family: sums of features are all a step needs, and tell standard errors."""
     joint_starts: ClassVar[int]
     """Joint starts that sites improve together before round 1; 0 where a site's own rows suffice."""
     path_steps: ClassVar[int]
@@ -185,6 +187,7 @@ class ExponentialFamily:
     """The steps of every family with features. Subclasses say what these are and what follows from their sums."""
 
     name: ClassVar[str]
+    exponential: ClassVar[bool] = True
     steps_of_q: ClassVar[int] = 1
     """Gradient steps that one E-step is worth: more where Q is curved by direction, since they cost next to nothing."""
 

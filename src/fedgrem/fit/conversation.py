@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from fedgrem.data.federation import Units
-from fedgrem.data.units import Census
+from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Array, count_numbers
 
 T = TypeVar("T")
@@ -33,8 +33,6 @@ class Agreed(NamedTuple):
     """The units of the fit; None leaves the rows as they are."""
     gaps: bool
     """Whether any site has missing cells."""
-    census: Census | None = None
-    """What the sites said of their columns, ``(K, ...)``; not said again."""
 
 
 class Ask(NamedTuple):
@@ -115,16 +113,26 @@ class Cost:
 def converse(phase: Phase[T], engine: Engine, on_progress: Callable[[Progress], None] | None = None) -> tuple[T, Cost]:
     """Drive a phase to its end; returns what it found and what it cost."""
     cost = Cost()
+
+    def carry(ask: Ask) -> Replies:
+        if on_progress is not None and ask.progress is not None:
+            on_progress(ask.progress)
+        replies = engine.ask(ask)
+        cost.count(ask, replies)
+        return replies
+
+    with np.errstate(all="ignore"), one_thread_each():  # what overflows is found by name afterwards
+        return _drive(phase, carry), cost
+
+
+def _drive(phase: Phase[T], carry: Callable[[Ask], Replies]) -> T:
     try:
         ask = next(phase)
         while True:
-            if on_progress is not None and ask.progress is not None:
-                on_progress(ask.progress)
-            replies = engine.ask(ask)
-            cost.count(ask, replies)
-            ask = phase.send(replies)
+            ask = phase.send(carry(ask))
     except StopIteration as end:
-        return end.value, cost
+        value: T = end.value
+        return value
 
 
 def with_agreement(phase: Phase[T], agreed: Agreed) -> Phase[T]:

@@ -8,7 +8,7 @@ import numpy as np
 from fedgrem.algorithms.base import Pull
 from fedgrem.fit.conversation import Agreed, Ask, Phase, everyone, with_agreement
 from fedgrem.fit.em import LARGEST_PENALTY, Prior, objective
-from fedgrem.fit.rounds import Played, distances, play_rounds
+from fedgrem.fit.rounds import Played, play_rounds, result_of
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import align_to
 from fedgrem.fit.tasks import StartRequest
@@ -44,29 +44,8 @@ def _join(spec: FitSpec, name: str, center: Params) -> Phase[FitResult]:
     choice = 0 if ends[0][1] > ends[1][1] + 1e-7 * (1.0 + abs(ends[1][1])) else 1
     played, _, log_likelihood = ends[choice]
     looked = yield Ask("look", one)
-    look: Any = looked.mail
-    central = played.central
-    return FitResult(
-        site_names=(name,),
-        weights=central.params.weights,
-        theta=central.params.theta,
-        center=center.theta,
-        noise=central.params.noise,
-        center_noise=center.noise,
-        distance=distances(family, central),
-        n_rows=n_rows,
-        n_rounds=played.n_rounds,
-        converged=played.stopped,
-        unsettled=() if played.settled.all() else (name,),
-        history={"log_likelihood": np.array([[log_likelihood]]), "movement": played.history["movement"][-1:]},
-        influence=played.influence,
-        start_choice=np.array([choice]),
-        look={
-            "theta": look.params.theta,
-            "log_likelihood": look.log_likelihood,
-            "at_center": look.at_center,
-        },
-    )
+    history = {"log_likelihood": np.array([[log_likelihood]]), "movement": played.history["movement"][-1:]}
+    return result_of(family, (name,), played, np.array([choice]), history=history, look=looked.mail.found())
 
 
 def as_one_site(spec: FitSpec, algorithm: Any, tol: float) -> FitSpec:

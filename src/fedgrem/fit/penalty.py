@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.base import Algorithm, Pull
+from fedgrem.algorithms.base import Algorithm, Pull, full_penalty, middle_weights
+from fedgrem.algorithms.center_rules import pool_weights
 from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
 from fedgrem.fit.rounds import in_errors
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import Starts
 from fedgrem.fit.tasks import MOST_PER_ROW, PathReply, PathRequest, ScoreReply, ScoreRequest
-from fedgrem.kernels.center import capped_rows
-from fedgrem.kernels.log_ratio import from_log_ratio, to_log_ratio
 from fedgrem.types import Array, Broadcast, Params, map_arrays
 
 PENALTIES = (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, np.inf)
@@ -125,7 +124,7 @@ def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]
     params = starts.params
     given = spec.penalty
     penalties = PENALTIES if given is None else (0.0, float(given))
-    fixed = getattr(spec.algorithm, "noise_penalty", None)
+    fixed = spec.algorithm.noise_penalty
     noise, said = (np.zeros(0), np.zeros(0), np.zeros(0)), 0
     large = params.noise is not None and params.noise.shape[-1] >= params.theta.shape[-1]
     if large and fixed is None and given is None:
@@ -154,35 +153,27 @@ def choose_pooling(spec: FitSpec, starts: Starts, trip: Trip, place: int) -> Pha
 
     Only the weights of the fits with the chosen penalty are changed, so that one exchange tells.
     """
-    wanted = getattr(spec.algorithm, "pool_weights", False)
+    wanted = spec.algorithm.pool_weights
     if wanted is False or spec.n_components == 1:
         return 0.0
     n_sites, count = len(starts.n_rows), len(WEIGHTS_PENALTIES)
     chosen: Params = map_arrays(lambda leaf: leaf[:, :, place], trip.params)
     parts = _parts(spec, starts)
-    seen = (starts.n_rows * (1.0 - 1.0 / parts))[:, None, None]
-    middle = np.median(chosen.weights, axis=0)
-    common = middle / middle.sum(axis=-1, keepdims=True)
-    about = to_log_ratio(chosen.weights, common, seen)
-    tried = []
-    for penalty in WEIGHTS_PENALTIES:
-        within = (
-            np.full(about.shape[:-1], penalty)
-            * np.sqrt(spec.n_components - 1.0 + np.log(n_sites))
-            / np.sqrt(seen[..., 0])
-        )
-        within = np.where(np.isnan(within), 0.0, within)
-        weight = np.broadcast_to(capped_rows(starts.n_rows)[:, None], within.shape)
-        rows = np.broadcast_to(seen[..., 0], within.shape)
-        rule = spec.algorithm.rule  # type: ignore[attr-defined]
-        found = rule(about[..., None, :], weight[..., None], within[..., None], rows[..., None],
-                     0.0 * about[0][..., None, :], everyone(n_sites))  # fmt: skip
-        tried.append(from_log_ratio(found.shrunk[..., 0, :], common))
+    constants = full_penalty(np.array(WEIGHTS_PENALTIES), spec.n_components - 1.0, n_sites)
+    shape = (n_sites, 2, count)
+    common = np.repeat(middle_weights(chosen.weights)[:, None], count, axis=1)
+    own = np.broadcast_to(chosen.weights[:, :, None], (*shape, spec.n_components))
+    tried, _ = pool_weights(
+        spec.algorithm.rule, own, common, np.broadcast_to(constants, shape), _seen(starts, parts), everyone(n_sites)
+    )
     fits: Params = map_arrays(
         lambda leaf: np.broadcast_to(leaf[:, :, None], (n_sites, 2, count, *leaf.shape[2:])), chosen
     )
-    replies = yield Ask("weights_score", ScoreRequest(parts, fits._replace(weights=np.stack(tried, axis=2))))
-    return WEIGHTS_PENALTIES[clearly_best(replies.mail.gain, must=wanted is True)]
+    replies = yield Ask("weights_score", ScoreRequest(parts, fits._replace(weights=tried)))
+    # A fit to a part of the rows knows its weights less well, and gains more by pooling than one to all rows will.
+    excess = 0.5 * (spec.n_components - 1.0) * (1.0 / _seen(starts, parts) - 1.0 / starts.n_rows)
+    gain = replies.mail.gain - excess[:, None] * (np.arange(count) > 0)
+    return WEIGHTS_PENALTIES[clearly_best(gain, must=wanted is True)]
 
 
 def clearly_best(gain: Array, *, must: bool = False) -> int:
@@ -205,7 +196,9 @@ def clearly_best(gain: Array, *, must: bool = False) -> int:
     tame = np.clip(ordered[:, best], ordered[cut, best], ordered[n_sites - 1 - cut, best])
     kept = (n_sites - 2 * cut) / n_sites
     error = tame.std(ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.inf
-    return best if must or common[best] > CLEAR * error else 0
+    # No minority can have weights pooled by claiming large gains; but those who would lose much are heard.
+    bounded = np.minimum(ordered[:, best], ordered[n_sites - 1 - cut, best]).mean()
+    return best if must or (common[best] > CLEAR * error and bounded > 0) else 0
 
 
 def _possible(gain: Array) -> Array:
@@ -218,6 +211,11 @@ def _parts(spec: FitSpec, starts: Starts) -> Array:
     """(K,) in how many parts rows are cut: two where half of them are enough to fit, else four."""
     enough = float(np.median(starts.n_rows)) >= ENOUGH * spec.n_components
     return np.full(len(starts.n_rows), 2 if enough else 4)
+
+
+def _seen(starts: Starts, parts: Array) -> Array:
+    """(K,) rows that a fit of the path sees."""
+    return np.asarray(starts.n_rows * (1.0 - 1.0 / parts))
 
 
 def _begin_together(params: Params, trip: Trip, penalties: tuple[float, ...]) -> Params:
@@ -250,7 +248,7 @@ def walk(
     along, along_noise = (np.broadcast_to(np.array(c, dtype=float), (2, count)) for c in (penalties, noise_penalties))
     # The rows that a fit may see decide its pull: half of them, or three quarters.
     pull = Pull(along, along_noise, everyone(n_sites))
-    central = algorithm.begin(family, fits, starts.n_rows * (1.0 - 1.0 / parts), pull)
+    central = algorithm.begin(family, fits, _seen(starts, parts), pull)
     for number in range(1, rounds + 1):
         told = Progress(
             "penalties", said + number, ROUNDS + NOISE_ROUNDS * (said > 0 or rounds == NOISE_ROUNDS), float("nan")
@@ -259,7 +257,7 @@ def walk(
         replies = yield Ask("path_step", PathRequest(parts, mail), told)
         reply: PathReply = replies.mail
         after, _ = algorithm.central_step(family, central, reply.fits, replies.present)
-        moved = in_errors(family, central, after)
+        moved = in_errors(family, central.params, after)
         central = after
         if np.quantile(moved, 1.0 - TRIMMED, axis=0).max() < SETTLED:
             break

@@ -1,14 +1,15 @@
 """The rounds: local steps, a central step and bookkeeping, until the sites have settled."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgrem.algorithms.base import keep_absent
 from fedgrem.families.base import Family
-from fedgrem.fit.conversation import Ask, Phase, Progress
+from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
 from fedgrem.fit.spec import FitSpec
 from fedgrem.kernels.center import median, row_norm
-from fedgrem.types import Array, Central, Influence, Params, Upload
+from fedgrem.types import Array, Central, FitResult, Influence, Params, Upload
 
 SETTLED_ERRORS = 0.003
 """A site also counts as settled when it moves by less than this many standard errors in a round, and less where a
@@ -21,7 +22,7 @@ class RoundRecord(NamedTuple):
     log_likelihood: Array
     """(K,) of the parameters each site received, as it last said."""
     movement: Array
-    """(K,) relative movement of each site's parameters, when it was last heard; infinity before."""
+    """(K,) relative movement of each site's parameters since it answered before, when it last did; infinity before."""
     center_movement: Array
     """() relative movement of the center."""
     penalty: Array
@@ -49,15 +50,20 @@ class Played(NamedTuple):
 
 
 def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phase[Played]:
-    """Play rounds until all sites and the center are settled, or all but a few have been for half as long again."""
+    """Play rounds until all sites and the center are settled, or all but a few have been for half as long again.
+
+    Where not all sites are asked in every round, each is judged by how far it has come since it last answered, and the
+    center by how far since the last time that all had been asked.
+    """
     family, algorithm, n_sites = spec.family, spec.algorithm, len(central.n_rows)
-    errors = min(SETTLED_ERRORS, 3000.0 * spec.tol) if _knows_errors(family) else 0.0
+    errors = min(SETTLED_ERRORS, 3000.0 * spec.tol) if family.exponential else 0.0
     records: list[RoundRecord] = []
     unheard, never, none = np.full(n_sites, np.nan), np.full(n_sites, np.inf), np.zeros(())
     last = RoundRecord(unheard, never, none, none, np.zeros(n_sites), none, never, none)
     blank = np.zeros(central.params.weights.shape)
     influence = Influence(blank, blank, none, none, none)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
+    answered, begun, waiting = central.params, central, everyone(n_sites)
     for played in range(1, spec.max_rounds + 1):
         asked = algorithm.invited(spec.seed, played - 1, names)
         told = Progress("rounds", played, spec.max_rounds, movement)
@@ -65,13 +71,17 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
         replies = yield Ask("step", mail, told, to=None if asked.all() else asked, optional=True)
         uploads: Upload = replies.mail
         after, influence = algorithm.central_step(family, central, uploads, replies.present)
-        last = _record(family, central, after, uploads, influence, replies.present, last)
+        last = _record(family, central, answered, after, uploads, influence, replies.present, last)
         records.append(last)
-        center_in_errors = _center_in_errors(family, central, after)
-        central = after
+        answered, central, waiting = keep_absent(after.params, answered, replies.present), after, waiting & ~asked
         movement = float(median(last.movement))
         settled = (last.movement < spec.tol) | (last.movement_in_errors < errors)
-        center_settled = bool(last.center_movement < spec.tol or center_in_errors < errors)
+        if waiting.any():
+            continue
+        center_settled = bool(
+            np.max(_relative(begun.center, after.center)) < spec.tol or _center_in_errors(family, begun, after) < errors
+        )
+        begun, waiting = after, everyone(n_sites)
         moving = int((~settled).sum())
         few = center_settled and moving <= tolerated_stragglers(n_sites)
         since = (since or played) if few else 0
@@ -86,11 +96,6 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
     return Played(central, influence, len(records), stopped, settled, history)
 
 
-def _knows_errors(family: Family) -> bool:
-    """What a standard error of a parameter of the user's own is about, nobody knows beforehand."""
-    return family.name != "own"
-
-
 def tolerated_stragglers(n_sites: int) -> int:
     """How many odd sites may still creep when the rest is settled: one in four, and one where there are 3."""
     return 0 if n_sites < 3 else max(1, n_sites // 4)
@@ -99,6 +104,7 @@ def tolerated_stragglers(n_sites: int) -> int:
 def _record(
     family: Family,
     before: Central,
+    answered: Params,
     after: Central,
     uploads: Upload,
     influence: Influence,
@@ -111,12 +117,12 @@ def _record(
 
     return RoundRecord(
         log_likelihood=heard(uploads.log_likelihood, last.log_likelihood),
-        movement=heard(_movement(before.params, after.params), last.movement),
+        movement=heard(_movement(answered, after.params), last.movement),
         center_movement=np.max(_relative(before.center, after.center)),
         penalty=np.asarray(influence.penalty),
         distance=distances(family, after).max(axis=1),
         solver_iterations=influence.iterations,
-        movement_in_errors=heard(in_errors(family, before, after), last.movement_in_errors),
+        movement_in_errors=heard(in_errors(family, answered, after), last.movement_in_errors),
         solver_gap=influence.gap,
     )
 
@@ -129,7 +135,7 @@ def _shared_rows(central: Central) -> tuple[Array, Array, Array]:
     return held, there, np.where(there, held, 0.0).sum(axis=0)
 
 
-def in_errors(family: Family, before: Central, after: Central) -> Array:
+def in_errors(family: Family, before: Params, after: Central) -> Array:
     """Movement of the sites ``(K, ...)`` in units of about their standard errors.
 
     Those of a parameter in units of the noise are about ``1 / sqrt(rows)``, of the rows that a component holds: at one
@@ -138,13 +144,13 @@ def in_errors(family: Family, before: Central, after: Central) -> Array:
     params = after.params
     rows = after.n_rows.reshape(-1, *(1,) * (params.weights.ndim - 1))
     held, there, common = _shared_rows(after)
-    theta = row_norm(family.to_noise(params.theta - before.params.theta, after.noise))
+    theta = row_norm(family.to_noise(params.theta - before.theta, after.noise))
     theta *= np.sqrt(np.where(there, common, held))
     of_weights = np.sqrt(np.maximum(params.weights * (1.0 - params.weights), 1.0 / rows) / rows)
-    weights = np.abs(params.weights - before.params.weights) / of_weights
+    weights = np.abs(params.weights - before.weights) / of_weights
     moved = np.maximum(theta, weights).max(axis=-1)
-    if params.noise is not None and before.params.noise is not None:
-        noise = np.abs(params.noise - before.params.noise).max(axis=(-2, -1)) * np.sqrt(2.0 * rows[..., 0])
+    if params.noise is not None and before.noise is not None:
+        noise = np.abs(params.noise - before.noise).max(axis=(-2, -1)) * np.sqrt(2.0 * rows[..., 0])
         moved = np.maximum(moved, noise)
     return np.asarray(moved)
 
@@ -172,3 +178,24 @@ def _movement(before: Params, after: Params) -> Array:
     if before.noise is None or after.noise is None:
         return np.asarray(moved)
     return np.asarray(np.maximum(moved, np.abs(after.noise - before.noise).max(axis=(1, 2))))
+
+
+def result_of(family: Family, names: tuple[str, ...], played: Played, start_choice: Array, **more: Any) -> FitResult:
+    """What the rounds found; ``more`` is what was found before or after them."""
+    central = played.central
+    return FitResult(
+        site_names=names,
+        weights=np.array(central.params.weights),
+        theta=np.array(central.params.theta),
+        center=np.array(central.center),
+        noise=None if central.params.noise is None else np.array(central.params.noise),
+        center_noise=None if central.noise is None else np.array(central.noise),
+        distance=distances(family, central),
+        n_rows=np.array(central.n_rows),
+        n_rounds=played.n_rounds,
+        converged=played.stopped,
+        unsettled=tuple(name for name, settled in zip(names, played.settled, strict=True) if not settled),
+        influence=played.influence,
+        start_choice=start_choice,
+        **{"history": played.history} | more,
+    )

@@ -48,14 +48,14 @@ class Tally(NamedTuple):
     """Messages to every site that the fit took."""
 
 
-def tally(result: FitResult, *, pooled: bool = False, log_scale: float = 0.0) -> Tally:
+def tally(result: FitResult, *, pooled: bool = False, log_volume: Array | float = 0.0) -> Tally:
     """Count the parameters of a fit that was scored.
 
     Parameters
     ----------
     result : of a fit with ``FitSpec.score``.
     pooled : whether every site was given the one answer to all rows, which is then one site's.
-    log_scale : what the units of the fit add to the log density of a row.
+    log_volume : (K,) what the units of the fit add to the log-likelihood of a site's rows.
     """
     assert result.log_likelihood is not None
     assert result.entropy is not None
@@ -65,12 +65,13 @@ def tally(result: FitResult, *, pooled: bool = False, log_scale: float = 0.0) ->
     if pooled:
         n_rows, names = n_rows.sum(keepdims=True), names[:1]
         log_likelihood, entropy = log_likelihood[:1], entropy[:1]
+    volume = np.sum(log_volume) if pooled else log_volume
     exchanges = result.cost["start_exchanges"] + result.n_rounds + 1
     return Tally(
         n_components=result.theta.shape[1],
         site_names=names,
         n_rows=n_rows,
-        log_likelihood=log_likelihood - log_scale * n_rows,
+        log_likelihood=log_likelihood - volume,
         entropy=entropy,
         own=own,
         shared=shared,
@@ -97,6 +98,9 @@ def _count(result: FitResult, *, pooled: bool) -> tuple[Array, int, float]:
         at_center = np.isclose(result.noise, result.center_noise, rtol=1e-9, atol=1e-12).all(axis=-1)
         size = result.noise.shape[-1]
         blocks.append((at_center, size, size * ~at_center))
+    if result.common_weights is not None:
+        there = np.isclose(result.weights, result.common_weights, rtol=1e-9, atol=1e-12).all(axis=-1, keepdims=True)
+        blocks.append((there, n_components - 1, (1 - n_components) * there))  # less than weights of their own, below
     if pooled:
         blocks = [(np.ones_like(at_center[:1]), size, np.zeros_like(free[:1])) for at_center, size, free in blocks]
     own, shared, cost = np.full(len(n_rows), n_components - 1.0), 0, 0.0

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedgrem.algorithms.base import full_penalty
 from fedgrem.families.base import LEAST_SHARE, Family
 from fedgrem.fit.conversation import Ask, Phase, Progress
 from fedgrem.fit.em import LARGEST_PENALTY
@@ -72,8 +73,7 @@ def find_starts(spec: FitSpec, names: tuple[str, ...]) -> Phase[Starts]:
 
 def steady_penalty(spec: FitSpec, n_sites: int, n_parameters: int) -> float:
     r"""Where lambda settles: :math:`C\sqrt{q + \log K} / (1 - \text{decay})`."""
-    decay = getattr(spec.algorithm, "penalty_decay", 0.1)
-    return float(spec.start_penalty * np.sqrt(n_parameters + np.log(n_sites)) / (1.0 - decay))
+    return float(full_penalty(spec.start_penalty, n_parameters, n_sites) / (1.0 - spec.algorithm.penalty_decay))
 
 
 # -- alignment

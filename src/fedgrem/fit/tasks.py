@@ -265,6 +265,10 @@ class Look(NamedTuple):
     at_center: Array
     """() of the center's components, with the weights that suit this site best."""
 
+    def found(self) -> dict[str, Array]:
+        """By name, as a result keeps it."""
+        return {"theta": self.params.theta, "log_likelihood": self.log_likelihood, "at_center": self.at_center}
+
 
 def look(spec: FitSpec, stack: Stack, center: Params) -> Look:
     """Gradient EM from the center on the sites' rows: of the weights alone, then of everything.

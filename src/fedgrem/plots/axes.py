@@ -1,7 +1,8 @@
-"""What the plots share: colours, marks, axes and ticks."""
+"""What the plots share: colours, marks, axes, ticks and legends."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from fedgrem.errors import MissingExtraError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.attributes import suspect_sites
+from fedgrem.report.text import short
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ MOST_ROWS = 40
 """Sites in a plot with one line per site; the oddest are kept."""
 
 
-def new_figure(size: tuple[float, float]) -> Figure:
+def new_figure(size: tuple[float, float], dpi: int = 100) -> Figure:
     """An empty figure without pyplot; says how to get matplotlib where it is missing."""
     try:
         from matplotlib.figure import Figure
@@ -35,7 +37,7 @@ def new_figure(size: tuple[float, float]) -> Figure:
             "plots need matplotlib, which is not installed; run: pip install 'fedgrem[plots]' (or: pip install "
             "matplotlib)."
         ) from error
-    return Figure(figsize=size, layout="constrained", dpi=100)
+    return Figure(figsize=size, layout="constrained", dpi=dpi)
 
 
 def own_axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
@@ -43,16 +45,28 @@ def own_axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     return new_figure(size).subplots() if ax is None else ax
 
 
-def figure_of(ax: Axes) -> Any:
-    """The figure that axes are on."""
-    return ax.figure
+def finish(ax: Axes, title: str, x: str = "", y: str = "", grid: Any = "") -> Axes:
+    """Title and labels, no frame above and to the right."""
+    ax.set_title(title, loc="left", fontsize=11)
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    return tidy(ax, grid)
 
 
-def tidy(ax: Axes) -> Axes:
-    """Without the frame's upper and right side."""
+def tidy(ax: Axes, grid: Any = "") -> Axes:
+    """Without the frame's upper and right side; with a pale grid across the axis ``grid``, "x" or "y"."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
+    if grid:
+        ax.grid(axis=grid, which="major", color="#E6E6E6", linewidth=0.8)
+        ax.set_axisbelow(True)
     return ax
+
+
+def legend(ax: Axes, below: float | None = None, **style: Any) -> None:
+    """Without a frame; ``below`` the axes by this share of their height, or inside."""
+    place = {} if below is None else {"loc": "upper center", "bbox_to_anchor": (0.5, -below)}
+    ax.legend(frameon=False, fontsize=8, **place | style)
 
 
 def dots(ax: Axes, points: Array, **style: Any) -> None:
@@ -60,14 +74,9 @@ def dots(ax: Axes, points: Array, **style: Any) -> None:
     ax.scatter(points[..., 0], points[..., 1], **style)
 
 
-def color_of(component: int) -> str:
-    """Of a component, as everywhere."""
-    return PALETTE[component % len(PALETTE)]
-
-
-def marker_of(component: int) -> str:
-    """Of a component, as everywhere."""
-    return MARKERS[component // len(PALETTE) % len(MARKERS)]
+def look_of(component: int) -> dict[str, Any]:
+    """Colour and shape of a component, as everywhere."""
+    return {"color": PALETTE[component % len(PALETTE)], "marker": MARKERS[component // len(PALETTE) % len(MARKERS)]}
 
 
 def ink_on(color: str) -> str:
@@ -90,25 +99,17 @@ def title_of_some(text: str, n_shown: int, model: BaseFederatedMixture) -> str:
 
 def site_ticks(ax: Axes, model: BaseFederatedMixture, order: Array) -> None:
     """Names of these sites down the axis, those of suspect ones in bold."""
-    suspect = suspect_sites(model)
-    ax.set_yticks(range(len(order)), [short(str(model.site_names_[k])) for k in order], fontsize=8)
-    for label, k in zip(ax.get_yticklabels(), order, strict=True):
-        label.set_color("#D55E00" if suspect[k] else "black")
-        label.set_fontweight("bold" if suspect[k] else "normal")
+    name_ticks(ax, [str(name) for name in model.site_names_[order]], suspect_sites(model)[order].tolist())
 
 
-def short(name: str) -> str:
-    """A name cut to 24 letters."""
-    return name if len(name) <= 24 else name[:23] + "…"
+def name_ticks(ax: Axes, names: Sequence[str], bold: Sequence[bool]) -> None:
+    """Names down the axis, some of them stressed."""
+    ax.set_yticks(range(len(names)), [short(name) for name in names], fontsize=8)
+    for label, stressed in zip(ax.get_yticklabels(), bold, strict=True):
+        label.set_color(LOSS_COLOR if stressed else "black")
+        label.set_fontweight("bold" if stressed else "normal")
 
 
 def component_ticks(ax: Axes, n_components: int) -> None:
     """Numbers of the components along the axis."""
-    step = -(-n_components // 20)
-    ax.set_xticks(range(0, n_components, step))
-    ax.set_xlabel("component")
-
-
-def positive(values: Array) -> Array:
-    """A log scale has no place for 0: a site that did not move at all leaves a gap."""
-    return np.where(values > 0, values, np.nan)
+    ax.set_xticks(range(0, n_components, -(-n_components // 20)))

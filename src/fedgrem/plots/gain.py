@@ -1,4 +1,4 @@
-"""What working together is worth to each site."""
+"""What working together is worth to each site; and several plots on one page."""
 
 from __future__ import annotations
 
@@ -8,12 +8,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedgrem.errors import InputError
-from fedgrem.plots.axes import LOSS_COLOR, MOST_ROWS, PALETTE, QUIET, own_axes, short, tidy
+from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.plots.axes import (
+    LOSS_COLOR,
+    MOST_ROWS,
+    PALETTE,
+    QUIET,
+    finish,
+    legend,
+    name_ticks,
+    new_figure,
+    own_axes,
+)
+from fedgrem.plots.rounds import plot_convergence
+from fedgrem.plots.sites import plot_distances, plot_sites, plot_weights
 from fedgrem.report.gain import CLEAR, Gains
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKS = {"gains": (PALETTE[0], "o"), "loses": (LOSS_COLOR, "D"), "unclear": ("#6B7680", "o")}
 
 
 def plot_gain(gains: Gains, ax: Axes | None = None, *, suspect: frozenset[str] = frozenset()) -> Axes:
@@ -30,26 +46,17 @@ def plot_gain(gains: Gains, ax: Axes | None = None, *, suspect: frozenset[str] =
     sites = gains.worst_first(suspect)[:MOST_ROWS]
     ax = own_axes(ax, (6.4, 1.5 + 0.24 * len(sites)))
     ax.axvline(0.0, color="black", linewidth=1.0)
-    colors = {"gains": "#0072B2", "loses": LOSS_COLOR, "unclear": "#6B7680"}
     seen: set[str] = set()
     for place, site in enumerate(sites):
-        color = colors[site.word]
-        ax.errorbar(site.gain, place, xerr=CLEAR * site.error, color=color, marker="D" if site.word == "loses" else "o",
-                    markersize=5, linewidth=1.6, label=None if site.word in seen else site.word)  # fmt: skip
+        color, marker = MARKS[site.word]
+        ax.errorbar(site.gain, place, xerr=CLEAR * site.error, color=color, marker=marker, markersize=5, linewidth=1.6,
+                    label=None if site.word in seen else site.word)  # fmt: skip
         seen.add(site.word)
-    ax.set_yticks(range(len(sites)), [short(site.name) for site in sites], fontsize=8)
-    for label, site in zip(ax.get_yticklabels(), sites, strict=True):
-        label.set_fontweight("bold" if site.name in suspect else "normal")
-        label.set_color(LOSS_COLOR if site.name in suspect else "black")
+    name_ticks(ax, [site.name for site in sites], [site.name in suspect for site in sites])
     ax.set_ylim(len(sites) - 0.4, -0.6)
-    ax.grid(axis="x", color="#E4E4E4", linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.set_xlabel("gain in log-likelihood per held-out row")
+    legend(ax, 0.55 / (0.24 * len(sites) + 0.5), ncols=3)  # 0.55 inches, whatever the height
     shown = f": {len(sites)} of {len(gains.sites)} sites" if len(sites) < len(gains.sites) else ""
-    ax.set_title(f"Together against alone{shown}", loc="left", fontsize=11)
-    below = -0.55 / (0.24 * len(sites) + 0.5)  # 0.55 inches, whatever the height
-    ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), ncols=3)
-    return tidy(ax)
+    return finish(ax, f"Together against alone{shown}", "gain in log-likelihood per held-out row", grid="x")
 
 
 def plot_errors(errors: Mapping[str, Array], site_names: list[str], ax: Axes | None = None) -> Axes:
@@ -76,11 +83,27 @@ def plot_errors(errors: Mapping[str, Array], site_names: list[str], ax: Axes | N
                     fontsize=8, color="#555555", style="italic")  # fmt: skip
     ax.set_yticks(place, site_names)
     ax.set_ylim(len(site_names) - 0.4, -0.6)
-    largest = [float(np.nanmax(error)) for error in errors.values() if np.isfinite(error).any()]
-    ax.set_xlim(0.0, 1.06 * max([*largest, 1e-9]))
-    ax.grid(axis="x", color="#E4E4E4", linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.set_xlabel("largest error over components (shorter is better)")
-    ax.set_title("Error at each site", loc="left", fontsize=11)
-    ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
-    return tidy(ax)
+    finite = np.concatenate([error[np.isfinite(error)] for error in errors.values()])
+    ax.set_xlim(0.0, 1.06 * max(float(finite.max(initial=0.0)), 1e-9))
+    legend(ax, 0.14, ncols=2)
+    return finish(ax, "Error at each site", "largest error over components (shorter is better)", grid="x")
+
+
+def demo_figure(model: BaseFederatedMixture, errors: Mapping[str, Array], title: str) -> Figure:
+    """Two panels: the sites around the centers, and what each site gained."""
+    figure = new_figure((12.0, 5.4))
+    left, right = figure.subplots(1, 2, width_ratios=[1.35, 1.0])
+    plot_sites(model, left)
+    plot_errors(errors, [str(name) for name in model.site_names_], right)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    return figure
+
+
+def overview_figure(model: BaseFederatedMixture) -> Figure:
+    """Four plots of a model on one page."""
+    height = 2.4 + 0.2 * min(len(model.site_names_), MOST_ROWS)
+    figure = new_figure((13.0, 4.8 + height))
+    axes = figure.subplots(2, 2, height_ratios=[4.8, height])
+    for plot, ax in zip((plot_sites, plot_convergence, plot_distances, plot_weights), axes.ravel(), strict=True):
+        plot(model, ax)
+    return figure

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedgrem.data.tables import is_frame
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.plots.axes import ODD_COLOR, color_of, dots, marker_of, own_axes, tidy
+from fedgrem.plots.axes import ODD_COLOR, dots, finish, legend, look_of, own_axes
 from fedgrem.report.attributes import suspect_sites
-from fedgrem.report.rows import GivenRows, given_rows
+from fedgrem.report.gain import GivenRows, given_rows
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def plot_rows(
     component, suspect = _components(model, sample), suspect_sites(model)[sample.site]
     points, center, share = _project(model, sample, suspect)
     for r in range(model.weights_.shape[1]):
-        look: dict[str, Any] = {"marker": marker_of(r), "color": color_of(r)}
+        look = look_of(r)
         name = f"component {r}" if r < MOST_LISTED else None
         mine = (component == r) & ~suspect
         dots(ax, points[mine], s=14, linewidths=0, alpha=0.75, label=None if center is not None else name, **look)
@@ -61,12 +61,9 @@ def plot_rows(
     if suspect.any():
         dots(ax, points[suspect], s=22, marker="x", color=ODD_COLOR, linewidths=1.0, label="a row of a suspect site")
     _limit(ax, points if suspect.all() else points[~suspect], points)
-    ax.set_xlabel(f"principal direction 1 ({share[0]:.0%} of the spread)")
-    ax.set_ylabel(f"principal direction 2 ({share[1]:.0%})")
-    ax.set_title(f"{len(chosen):,} of {n:,} rows", loc="left", fontsize=11)
-    ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, handletextpad=0.3,
-              columnspacing=1.2)  # fmt: skip
-    return tidy(ax)
+    legend(ax, 0.14, ncols=3, handletextpad=0.3, columnspacing=1.2)
+    labels = (f"principal direction 1 ({share[0]:.0%} of the spread)", f"principal direction 2 ({share[1]:.0%})")
+    return finish(ax, f"{len(chosen):,} of {n:,} rows", *labels)
 
 
 def _components(model: Any, sample: GivenRows) -> Array:

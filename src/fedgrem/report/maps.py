@@ -6,18 +6,24 @@ import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.report.attributes import (
+    LEAST_UNIT,
     center_line,
+    estimates_noise,
     parameter_names,
     parameter_units,
     spread_within,
     suspect_beyond,
+    thetas,
     traits,
 )
-from fedgrem.report.deviations import Deviations, Spreads, deviations_of, spreads_of
-from fedgrem.report.numbers import contrast, decimals_for, fixed, largest, most_telling, number, signed
 from fedgrem.report.summary import SiteSummary, Summary
+from fedgrem.report.text import contrast, decimals_for, fixed, largest, most_telling, number, signed
 from fedgrem.types import Array
 
+CLEARLY = 1.25
+"""Times the common spread, or its inverse, from which on another spread is worth a word."""
+BEYOND_CHANCE = 3.0
+"""Standard errors of a log spread within which it may be chance."""
 MOST_PARAMETERS = 40
 """Parameters in a map; those that differ most are kept."""
 MOST_OPENED = 12
@@ -120,39 +126,90 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     return {"judged": judged, "pulled": pulled, "lines": [line(site) for site in summary.oddest_first]}
 
 
+class Differences(NamedTuple):
+    """How sites differ from what is common, number by number."""
+
+    names: list[str]
+    values: Array
+    """(K, C, s); C is 1 where the components of a site share them, and s is 0 where nothing is known."""
+    size: Array
+    """(K, C, s), to compare them by; 0 where one is not worth a word."""
+
+
+def _deviations(model: BaseFederatedMixture) -> Differences:
+    """Component parameters less the center's, with the intercept where there is one.
+
+    A standardized fit compares sites by the intercept of a row in the middle of all columns, and so does this: at zero,
+    which may be far from any row, the intercept differs wherever a slope does.
+    """
+    names, units, away = parameter_names(model), parameter_units(model), thetas(model) - model.center_
+    common = center_line(model, "intercept")
+    if common is not None:
+        raised = model.intercept_ - common + away @ model.location_[:-1]
+        names = [*names, "intercept at typical columns" if model.location_.any() else "intercept"]
+        away = np.concatenate([away, raised[..., None]], axis=2)
+        units = np.append(units, max(float(model.scale_[-1]), LEAST_UNIT))
+    return Differences(names, away, np.abs(away / units))
+
+
+def _spreads(model: BaseFederatedMixture) -> Differences:
+    """Every site's own spread, or noise, over the common one; of no column where it is not estimated, or not kept.
+
+    What is small, or within what so few rows leave open, has no size: the log of a deviation from n rows errs by
+    1/sqrt(2n).
+    """
+    if spread_within(model) is not None:
+        own, common = (
+            np.maximum(np.diagonal(c, axis1=-2, axis2=-1), LEAST_UNIT)
+            for c in (model.covariances_, model.center_covariances_)
+        )
+        names, ratio = [f"spread in {name}" for name in parameter_names(model)], np.sqrt(own / common)
+    elif estimates_noise(model):
+        names, ratio = ["noise"], (model.noise_ / np.maximum(model.center_noise_, LEAST_UNIT))[:, :, None]
+        ratio = ratio[:, :1] if model.noise == "shared" else ratio
+    else:
+        return Differences([], *np.empty((2, len(model.site_names_), 1, 0)))
+    n_rows = model.n_rows_[:, None] * (model.weights_ if ratio.shape[1] > 1 else np.ones((len(ratio), 1)))
+    chance = BEYOND_CHANCE / np.sqrt(2.0 * np.maximum(n_rows, LEAST_UNIT))
+    size = np.abs(np.log(ratio))
+    return Differences(names, ratio, np.where(size > np.maximum(np.log(CLEARLY), chance)[..., None], size, 0.0))
+
+
 def deviations(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     """Of the oddest sites with an answer or a spread of their own: how they differ, in words and column by column."""
-    away, spreads = deviations_of(model), spreads_of(model)
+    away, spreads = _deviations(model), _spreads(model)
     place = {str(name): k for k, name in enumerate(model.site_names_)}
     own = [
         (site, place[site.name])
         for site in summary.oddest_first
-        if site.n_at_center < summary.n_components or spreads.clear[place[site.name]].any()
+        if site.n_at_center < summary.n_components or spreads.size[place[site.name]].any()
     ]
-    opened = [_deviation(site, model.at_center_[k], away.of(k), spreads.of(k)) for site, k in own[:MOST_OPENED]]
+    opened = [_deviation(site, k, model.at_center_[k], away, spreads) for site, k in own[:MOST_OPENED]]
     return {"opened": opened, "n_more": len(own) - len(opened)}
 
 
-def _deviation(site: SiteSummary, at_center: Array, away: Deviations, spreads: Spreads) -> dict[str, Any]:
-    """``at_center`` is (R,); ``away`` and ``spreads`` are those of this site."""
+def _deviation(site: SiteSummary, k: int, at_center: Array, away: Differences, spreads: Differences) -> dict[str, Any]:
+    """One site, the k-th; ``at_center`` is (R,)."""
     said, n_more = "at the center in every component", 0
     rows: list[tuple[str, list[Cell]]] = []
     if not at_center.all():
         r = int(np.argmax(site.distance))
-        j = int(np.abs(away.away[r] / away.units).argmax())
-        side = "above" if away.away[r, j] > 0 else "below"
-        where = f"{away.names[j]} is {number(abs(away.away[r, j]))} {side} the center"
-        said = f"farthest out in component {r}, where {where}"
-        kept = largest(np.abs(away.away / away.units).max(axis=0), MOST_PARAMETERS)
-        rows += [(away.names[j], _deviation_cells(away.away[:, j], at_center)) for j in kept]
+        values, size = away.values[k], away.size[k]
+        j = int(size[r].argmax())
+        side = "above" if values[r, j] > 0 else "below"
+        said = f"farthest out in component {r}, where {away.names[j]} is {number(abs(values[r, j]))} {side} the center"
+        kept = largest(size.max(axis=0), MOST_PARAMETERS)
+        rows += [(away.names[j], _deviation_cells(values[:, j], at_center)) for j in kept]
         n_more += len(away.names) - len(kept)
-    if spreads.clear.any():
-        c, j = divmod(int(spreads.size.argmax()), spreads.size.shape[1])
-        column = spreads.names[j].removeprefix(spreads.what) + (f", component {c}" if len(spreads.ratio) > 1 else "")
-        said += f"; {spreads.what} {_times(spreads.ratio[c, j])} times the common one{column}"
-        n_clear = int(spreads.clear.any(axis=0).sum())
-        kept = largest(spreads.size.max(axis=0), min(n_clear, MOST_PARAMETERS))
-        rows += [(spreads.names[j], _spread_cells(spreads, j, len(at_center))) for j in kept]
+    if spreads.size[k].any():
+        ratio, size = spreads.values[k], spreads.size[k]
+        c, j = divmod(int(size.argmax()), size.shape[1])
+        what, _, column = spreads.names[j].partition(" ")
+        said += f"; {what} {_times(ratio[c, j])} times the common one{column and f' {column}'}"
+        said += f", component {c}" if len(ratio) > 1 else ""
+        n_clear = int(size.any(axis=0).sum())
+        kept = largest(size.max(axis=0), min(n_clear, MOST_PARAMETERS))
+        rows += [(spreads.names[j], _spread_cells(ratio[:, j], size[:, j], len(at_center))) for j in kept]
         n_more += n_clear - len(kept)
     return {"site": site, "said": said, "table": Table(rows, n_more)}
 
@@ -165,12 +222,11 @@ def _deviation_cells(column: Array, at_center: Array) -> list[Cell]:
     ]
 
 
-def _spread_cells(spreads: Spreads, j: int, n_components: int) -> list[Cell]:
+def _spread_cells(ratio: Array, size: Array, n_components: int) -> list[Cell]:
     """A spread that the components share stands under each of them."""
-    ratio, clear = (np.broadcast_to(own[:, j], n_components) for own in (spreads.ratio, spreads.clear))
     return [
-        Cell(f"{_times(times)} \N{MULTIPLICATION SIGN}", "" if told else "quiet")
-        for times, told in zip(ratio, clear, strict=True)
+        Cell(f"{_times(times)} \N{MULTIPLICATION SIGN}", "" if clear else "quiet")
+        for times, clear in zip(*(np.broadcast_to(one, n_components) for one in (ratio, size)), strict=True)
     ]
 
 

@@ -1,16 +1,53 @@
-"""A fit as one HTML page that needs nothing else, for people who do not read code."""
+"""A fit as one HTML page that needs nothing else, for people who do not read code: all that its template prints."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from fedgrem import __version__
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.plots import plot_rows
-from fedgrem.report import view
+from fedgrem.plots import (
+    MOST_ROWS,
+    PALETTE,
+    plot_convergence,
+    plot_gain,
+    plot_likelihood,
+    plot_penalty,
+    plot_rows,
+    plot_selection,
+    plot_sites,
+    plot_thresholds,
+)
+from fedgrem.plots.axes import ink_on, new_figure
+from fedgrem.report.attributes import column_names, measured_in_noise, spread_within, traits
 from fedgrem.report.gain import Gains, measure_gain
-from fedgrem.report.page import environment, render
-from fedgrem.report.summary import Summary, summarize
+from fedgrem.report.maps import center_map, deviations, site_map
+from fedgrem.report.page import environment, picture, render
+from fedgrem.report.summary import Summary, selection_cell, summarize
+from fedgrem.report.words import agreement, gain_line, headline, settling, suspicion, vanishing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH = 4.8
+"""Of a figure, in inches: narrow, so that its letters can still be read on a phone."""
+MOST_VANISHED = 30
+"""Sites without rows of some component that are named."""
+
+
+class Origin(NamedTuple):
+    """Where a model comes from, as far as its folder tells."""
+
+    folder: str
+    version: str
+    saved: datetime
 
 
 def write_model_report(
@@ -22,7 +59,7 @@ def write_model_report(
     sites: Any = None,
     show_rows: int = 0,
     seed: int = 0,
-    origin: view.Origin | None = None,
+    origin: Origin | None = None,
 ) -> Path:
     """Write the page of a fitted model; returns its path.
 
@@ -41,11 +78,11 @@ def write_model_report(
     if show_rows and X is None:
         raise InputError("show_rows draws rows, but none were given; give X and sites too.")
     environment()  # if it is missing, before the long part
-    gains = measure_gain(model, X, y, sites=sites, seed=seed) if X is not None and view.can_gain(model) else None
+    gains = measure_gain(model, X, y, sites=sites, seed=seed) if X is not None and can_gain(model) else None
     drawn = ""
     if show_rows:
         plot = partial(plot_rows, model, X, y, sites=sites, n_rows=show_rows, seed=seed)
-        drawn = view.drawing(lambda ax: plot(ax=ax), 4.6, "A sample of rows in two dimensions")
+        drawn = drawing(lambda ax: plot(ax=ax), 4.6, "A sample of rows in two dimensions")
     target = Path(path)
     target.write_text(model_page(model, summary, gains, drawn, origin), encoding="utf-8")
     return target
@@ -56,7 +93,119 @@ def model_page(
     summary: Summary,
     gains: Gains | None = None,
     drawn_rows: str = "",
-    origin: view.Origin | None = None,
+    origin: Origin | None = None,
 ) -> str:
     """The page: in short, what was fitted, how many components, components, sites, gain, rounds, words."""
-    return render("model.html", **view.page_values(model, summary, gains, drawn_rows, origin))
+    return render("model.html", **_page_values(model, summary, gains, drawn_rows, origin))
+
+
+def _page_values(
+    model: BaseFederatedMixture, summary: Summary, gains: Gains | None, drawn_rows: str, origin: Origin | None
+) -> dict[str, Any]:
+    """What ``model.html`` prints; a section that has nothing to say is None."""
+    several = len(summary.sites) > 1
+    lines = [*agreement(summary), suspicion(summary), settling(summary, told_to=model.tol == 0)]
+    return {
+        "title": headline(summary),
+        "summary": summary,
+        "in_short": lines + ([] if gains is None else [gain_line(summary, gains)]),
+        "facts": _facts(model, summary),
+        "origin": origin,
+        "made": datetime.now().astimezone(),
+        "version": __version__,
+        "selection": _selection(model, summary),
+        "components": {
+            "parameters": model._theta_name,
+            "spread": spread_within(model) is not None,
+            "table": center_map(model),
+            "picture": drawing(partial(plot_sites, model), 4.4, "Sites around the centers") if several else "",
+        },
+        "sites": _sites(model, summary),
+        "deviations": deviations(model, summary) if several else None,
+        "penalty": _penalty(model),
+        "gain": _gain(model, summary, gains) if several else None,
+        "drawn_rows": drawn_rows,
+        "rounds": _rounds(model, summary),
+        "palette": [(color, ink_on(color)) for color in PALETTE],
+    }
+
+
+def drawing(draw: Callable[[Axes], Any], height: float, words: str) -> str:
+    """What ``draw`` puts on new axes, as finished markup; ``words`` are for those who cannot see it."""
+    new = new_figure((WIDTH, height))
+    draw(new.subplots())
+    return picture(new, words)
+
+
+def can_gain(model: BaseFederatedMixture) -> bool:
+    """Whether there is anything to compare: several sites, and not fitted alone anyway."""
+    return len(model.site_names_) > 1 and not traits(model).starts_alone
+
+
+def _facts(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
+    """What was fitted, and how."""
+    said = traits(model)
+    sent = int(model.cost_["numbers_per_round"]) // len(summary.sites)
+    return {
+        "pooled": said.pools_rows,
+        "alone": summary.sharing == "alone" and (said.starts_alone or said.pulls),
+        "pulls": said.pulls,
+        "median_rows": float(np.median([site.n_rows for site in summary.sites])),
+        "columns": column_names(model) or (summary.parameters if model._theta_name != "params" else []),
+        "algorithm": said.title,
+        "penalty_chosen": bool(model.penalty_path_) and model.penalty == "auto",
+        "sent": 0 if summary.sharing == "alone" or said.pools_rows else sent,
+    }
+
+
+def _selection(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any] | None:
+    found = summary.selection
+    if found is None:
+        return None
+    columns = [found[name] for name in ("n_components", "log_likelihood", "n_parameters", "bic", "icl", "rounds")]
+    return {
+        "criterion": found["criterion"].upper(),
+        "chosen": found["n_components"].index(found["chosen"]),
+        "rows": [[selection_cell(value) for value in line] for line in zip(*columns, strict=True)],
+        "settled": found["settled"],
+        "picture": drawing(partial(plot_selection, model), 3.6, "Criterion by number of components"),
+    }
+
+
+def _sites(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
+    n_sites, drawn = len(summary.sites), ""
+    if n_sites > 1:
+        height = 1.7 + 0.25 * min(n_sites, MOST_ROWS)
+        drawn = drawing(partial(plot_thresholds, model), height, "Distances and their limits")
+    gone = vanishing(summary, MOST_VANISHED)
+    return site_map(model, summary) | {"in_noise": measured_in_noise(model), "vanishing": gone, "picture": drawn}
+
+
+def _penalty(model: BaseFederatedMixture) -> dict[str, Any] | None:
+    if not model.penalty_path_:
+        return None
+    alone = [str(name) for name in model.site_names_[model.local_only_]]
+    return {"picture": drawing(partial(plot_penalty, model), 3.6, "Gain by penalty"), "alone": alone}
+
+
+def _gain(model: BaseFederatedMixture, summary: Summary, gains: Gains | None) -> dict[str, Any]:
+    """What each site gained over fitting alone; nothing where no rows were given."""
+    if gains is None or not can_gain(model):
+        return {"possible": can_gain(model), "measured": None}
+    suspect = frozenset(site.name for site in summary.sites if site.suspect)
+    height = 1.5 + 0.24 * min(len(gains.sites), MOST_ROWS)
+    return {
+        "possible": True,
+        "measured": gains,
+        "suspect": suspect,
+        "picture": drawing(partial(plot_gain, gains, suspect=suspect), height, "Gain over fitting alone"),
+    }
+
+
+def _rounds(model: BaseFederatedMixture, summary: Summary) -> dict[str, str] | None:
+    if not summary.n_rounds:
+        return None
+    return {
+        "movement": drawing(partial(plot_convergence, model), 3.6, "Movement per round"),
+        "likelihood": drawing(partial(plot_likelihood, model), 3.6, "Log-likelihood per round"),
+    }

@@ -3,14 +3,12 @@
 import base64
 import io
 import re
-from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fedgrem.errors import MissingExtraError
-from fedgrem.report.numbers import fixed, signed
-from fedgrem.report.text import count, listed
+from fedgrem.report.text import count, fixed, listed, signed
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,31 +36,6 @@ def environment() -> "Environment":
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"amount": "{:,.12g}".format, "count": count, "fixed": fixed, "listed": listed, "signed": signed}
     return made
-
-
-def _part(name: str, *values: Any) -> str:
-    """One of the parts that all pages are made of."""
-    return str(getattr(environment().get_template("parts.html").module, name)(*values))
-
-
-def document(title: str, parts: Sequence[str], style: str = "") -> str:
-    """The whole page: ``parts`` are finished markup, ``style`` is added to the common one."""
-    return render("document.html", title=title, parts=parts, style=style)
-
-
-def table_markup(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of finished cells, the first line its head; it scrolls where it is too wide."""
-    return _part("finished_table", head, rows)
-
-
-def fact_list(facts: Mapping[str, str]) -> str:
-    """Names and what belongs to them, as finished markup."""
-    return _part("finished_facts", list(facts.items()))
-
-
-def marked_list(lines: Sequence[tuple[str, str, str]]) -> str:
-    """Lines of (kind, word, markup): a coloured word, then what it stands for. The kinds are yes, no and open."""
-    return _part("finished_lines", lines)
 
 
 def svg(figure: "Figure") -> str:

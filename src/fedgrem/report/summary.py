@@ -20,8 +20,7 @@ from fedgrem.report.attributes import (
     suspect_beyond,
     traits,
 )
-from fedgrem.report.numbers import largest, most_telling
-from fedgrem.report.text import capital, count, listed, n_cells, paragraph, short, text_table
+from fedgrem.report.text import capital, count, largest, listed, most_telling, n_cells, paragraph, short, text_table
 from fedgrem.report.words import agreement, suspicion, vanishing
 
 MOST_SITES = 20

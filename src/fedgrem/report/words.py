@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fedgrem.fit.verdicts import FEWEST_SITES, NOT_JUDGED
 from fedgrem.report.gain import Gains, word_of
-from fedgrem.report.numbers import number, signed
-from fedgrem.report.text import capital, count, listed
+from fedgrem.report.text import capital, count, listed, number, signed
 
 if TYPE_CHECKING:
     from fedgrem.report.summary import SiteSummary, Summary

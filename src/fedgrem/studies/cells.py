@@ -1,25 +1,28 @@
 """One cell of a study: draw or split rows, start once, run every method from the same start, measure."""
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import Simulation, simulate
 from fedgrem.data.stack import Stack
 from fedgrem.data.units import common_units, take_census
+from fedgrem.engines.inprocess import InProcess
 from fedgrem.families.base import Family
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
+from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.kernels.scores import misclustering_by_site, parameter_errors
-from fedgrem.studies.methods import play_methods
-from fedgrem.studies.specs import FITS, OURS, PENALTY, Method, Setting
+from fedgrem.studies.base import FITS, OURS, PENALTY, Method, Row, Setting
 from fedgrem.studies.splits import Split, by_site, split_and_contaminate
-from fedgrem.studies.starts import RealSearch, paper_starts, poor_starts, search_pooled, search_starts
+from fedgrem.studies.starts import RealSearch, from_starts, simulated_starts
 from fedgrem.types import Array, FitResult, Params
 
 TOLERANCE = 1e-7
@@ -27,30 +30,54 @@ TOLERANCE = 1e-7
 FAMILIES: dict[str, Family] = {"gmm": Gaussian(), "mor": LinearRegression()}
 
 
-def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
+def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[Row]:
     """One row per method: errors, rounds, time. All methods see the same rows and start from the same values."""
     play = _play_simulated if setting.model in FAMILIES else _play_real
     common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
     return [common | row for row in play(setting, seed, methods)]
 
 
-def _play_simulated(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
+def _play_methods(
+    methods: tuple[Method, ...],
+    spec: FitSpec,
+    federation: Federation,
+    search: Callable[[bool], Params],
+    score: Callable[[FitResult], dict[str, float]],
+) -> list[Row]:
+    """Every method on the same rows from the same starts, timed and scored.
+
+    Methods on pooled rows have one start; all others begin where ours does. Each kind of start is searched for once;
+    ``search`` is told whether rows are pooled.
+    """
+    found: dict[bool, tuple[Params, float]] = {}
+    rows = []
+    for method in methods:
+        algorithm = ALGORITHMS[method.algorithm](**method.options)
+        pooled = algorithm.traits.pools_rows
+        begin = time.perf_counter()
+        if pooled not in found:
+            found[pooled] = search(pooled), time.perf_counter() - begin
+        given, start_seconds = found[pooled]
+        begin = time.perf_counter()
+        own = replace(from_starts(spec, given, len(federation.sites)), algorithm=algorithm, penalty=method.penalty)
+        result = run(own, InProcess(federation, own, threads=1))
+        seconds = time.perf_counter() - begin
+        told = {"method": method.name, "rounds": result.n_rounds, "settled": bool(result.converged)}
+        rows.append(told | {"seconds": seconds, "start_seconds": start_seconds} | score(result))
+    return rows
+
+
+def _play_simulated(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[Row]:
     assert setting.model == "gmm" or setting.model == "mor"
     simulation = simulate(setting.model, seed=seed, **setting.simulation)
     spec, federation = set_up(setting.model, simulation, seed)
     if setting.rounds is not None:
         spec = replace(spec, max_rounds=setting.rounds, tol=0.0)
-
-    def search(pooled: bool) -> Params:
-        if setting.start == "poor":
-            return poor_starts(simulation, seed)
-        if setting.start == "paper":
-            return paper_starts(spec, federation.merged() if pooled else federation)
-        return search_pooled(spec, federation) if pooled else search_starts(spec, federation)
-
+    search = simulated_starts(setting.start, spec, federation, simulation, seed)
+    snr = {"snr": signal(simulation)}
     return [
-        {"snr": signal(simulation)} | told | _errors(simulation, result)
-        for result, told in play_methods(methods, spec, federation, search)
+        snr | row
+        for row in _play_methods(methods, spec, federation, search, lambda result: _errors(simulation, result))
     ]
 
 
@@ -95,7 +122,7 @@ def _errors(simulation: Simulation, result: FitResult) -> dict[str, float]:
     }
 
 
-def _play_real(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[dict[str, Any]]:
+def _play_real(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[Row]:
     split = split_and_contaminate(by_site(setting.model, seed, setting.embedding), seed, **setting.simulation)
     names = [f"site-{k + 1:03d}" for k in range(len(split.trained))]
     raw = Federation.from_sites(names, split.trained)
@@ -110,11 +137,8 @@ def _play_real(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list
         max_rounds=fits.most_rounds,
         tol=fits.tolerance,
     )
-    held_out = _HeldOut(spec.family, tested, split)
-    return [
-        told | held_out.scores(result)
-        for result, told in play_methods(methods, spec, federation, RealSearch(spec, federation))
-    ]
+    score = _HeldOut(spec.family, tested, split).scores
+    return _play_methods(methods, spec, federation, RealSearch(spec, federation), score)
 
 
 class _HeldOut:

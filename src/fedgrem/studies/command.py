@@ -3,34 +3,26 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from fedgrem.errors import InputError
-from fedgrem.studies.pages.page import Run, duration, write_report
-from fedgrem.studies.pages.stats import Row
+from fedgrem.studies.base import Page, Row, Study
+from fedgrem.studies.page import Run, duration, write_report
 from fedgrem.studies.processes import environment
-from fedgrem.studies.runner import StudyProgress, missing_cells, read_rows, run_study
-from fedgrem.studies.specs import EMBEDDINGS, REAL, STUDIES, Study
+from fedgrem.studies.registry import find_study
+from fedgrem.studies.runner import ROWS, StudyProgress, missing_cells, read_lines, run_study
 from fedgrem.studies.splits import DATA, embedding_of, load
 
 FIRST_TIME = {"umap": "about three minutes", "tsne": "up to an hour", "pca": "some seconds"}
 """What it takes to embed 70,000 images; after that they are read from the cache."""
 
 
-class Chosen(NamedTuple):
-    """A study as it was asked for."""
-
-    study: Study
-    embedding: str | None
-    """Of images; None for other data."""
-    folder: str
-    """The name of its folder, which tells it from the same study with other options."""
-
-
 class Finished(NamedTuple):
     """A study that has been run."""
 
+    page: Page
     rows: list[Row]
     seconds: float
     written: list[Path]
@@ -46,36 +38,40 @@ def choose(
     paper_starts: bool = False,
     embedding: str | None = None,
     covariance: str | None = None,
-) -> Chosen:
-    """The study of this name with these options; options that do not go with it are refused."""
-    study, folder = STUDIES[name](quick), name + ("-quick" if quick else "")
-    if paper_starts:
-        study, folder = study.from_paper_starts(), f"{folder}-paper-starts"
+) -> tuple[Study, str]:
+    """The study of this name with these options, and the name of its folder; what does not go together is refused."""
+    study, folder = find_study(name, quick), name + ("-quick" if quick else "")
     if seeds is not None:
-        study = study.with_seeds(seeds)
+        study = replace(study, n_seeds=seeds)
     if methods is not None:
         study = study.with_methods(methods)
-    if name in REAL and paper_starts:
-        raise InputError("--start paper is for the simulations; studies on real data have one search for all methods.")
-    if name not in REAL and covariance is not None:
-        raise InputError("--covariance is for studies on real data; the simulations have the paper's unit covariances.")
-    if name in EMBEDDINGS:
-        embedding = embedding or EMBEDDINGS[name]
-        study, folder = study.with_embedding(embedding), f"{folder}-{embedding}"
+    if paper_starts:
+        if study.real:
+            raise InputError(
+                "--start paper is for the simulations; studies on real data have one search for all methods."
+            )
+        study, folder = study.from_paper_starts(), f"{folder}-paper-starts"
+    if study.settings[0].embedding is not None:
+        study = study.with_settings(embedding=embedding) if embedding else study
+        folder = f"{folder}-{study.settings[0].embedding}"
     elif embedding is not None:
-        raise InputError(f"--embedding is for studies on images: {', '.join(EMBEDDINGS)}; leave it out.")
+        raise InputError("--embedding is for studies on images: mnist, fashion; leave it out.")
     if covariance is not None:
-        study, folder = study.with_covariance(covariance), f"{folder}-{covariance}"
-    return Chosen(study, embedding, folder)
+        if not study.real:
+            raise InputError(
+                "--covariance is for studies on real data; the simulations have the paper's unit covariances."
+            )
+        study, folder = study.with_settings(covariance=covariance), f"{folder}-{covariance}"
+    return study, folder
 
 
 def n_done(study: Study, folder: Path) -> int:
     """Cells that are finished in a folder."""
-    return len(study.cells()) - len(missing_cells(study, read_rows(folder)))
+    return len(study.cells()) - len(missing_cells(study, read_lines(folder / ROWS)))
 
 
 def play(
-    chosen: Chosen,
+    study: Study,
     folder: Path,
     command: str,
     *,
@@ -94,15 +90,15 @@ def play(
     on_progress : told of cells.
     say : told what is done before there are any.
     """
-    study = chosen.study
     resumed = n_done(study, folder)
     workers = workers or os.cpu_count() or 1
     begin = time.monotonic()
     with environment({} if data is None else {DATA: str(data.resolve())}):
-        note = prepare(study.settings[0].model, chosen.embedding, say) if study.name in REAL else ""
+        note = prepare(study.settings[0].model, study.settings[0].embedding, say) if study.real else ""
         rows = run_study(study, folder, workers=workers, on_progress=on_progress)
     seconds = time.monotonic() - begin
-    return Finished(rows, seconds, write_report(study, rows, folder, Run(command, seconds, workers, resumed, note)))
+    page, written = write_report(study, rows, folder, Run(command, seconds, workers, resumed, note))
+    return Finished(page, rows, seconds, written)
 
 
 def prepare(data_set: str, embedding: str | None, say: Callable[[str], None]) -> str:

@@ -30,23 +30,23 @@ import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedgrem.errors import InputError, MissingExtraError
-from fedgrem.studies.loaders.download import cache_folder
+from fedgrem.studies.download import cache_folder
 from fedgrem.types import Array
 
-Method = Literal["umap", "tsne", "pca"]
 PRINCIPAL_COMPONENTS = 50
 """What t-SNE and UMAP see of the columns."""
-LIBRARIES = {"tsne": ("openTSNE",), "umap": ("umap-learn", "pynndescent"), "pca": ("numpy",)}
+LIBRARIES = {"umap": ("umap-learn", "pynndescent"), "tsne": ("openTSNE",), "pca": ("numpy",)}
 """Whose versions an embedding depends on."""
 RECIPE = {"tsne": 2, "umap": 1, "pca": 1}
 """To be raised when the steps below change, so that embeddings made before are not taken for new ones."""
 EARLY, LATE = 250, 500
 """Rounds of t-SNE with exaggerated attraction and without, openTSNE's defaults."""
+PERPLEXITY = 30
 
 
 class Embedding(NamedTuple):
@@ -57,18 +57,17 @@ class Embedding(NamedTuple):
     seconds: float
     """Time it took, when it was made."""
     made: dict[str, Any]
-    """What it was made of and by: method, n_components, seed, options, versions, shape and sha256 of the data."""
+    """What it was made of and by: method, n_components, seed, versions, shape and sha256 of the data."""
 
 
 def embed(
     rows: Array,
-    method: Method = "umap",
+    method: str = "umap",
     n_components: int = 10,
     seed: int = 0,
     cache: Path | None = None,
     *,
     on_progress: Callable[[int, int], None] | None = None,
-    **options: Any,
 ) -> Embedding:
     """Embed rows, or read the embedding if it was made before of the same rows in the same way.
 
@@ -80,15 +79,13 @@ def embed(
     seed : of all that is random; the same machine, versions and seed give the same embedding.
     cache : the folder to keep it in; None is ``embeddings`` in the cache of the package.
     on_progress : told (rounds done, rounds in all) by t-SNE.
-    options : arguments of ``openTSNE.TSNE`` or ``umap.UMAP``, such as ``perplexity`` or ``n_neighbors``; and
-        ``push_every`` of :class:`fedgrem.studies.tsne.TSNEGradient`.
     """
-    rows = _checked(rows, method, n_components, options)
+    rows = _checked(rows, method, n_components)
     made = {
         "method": method,
         "n_components": n_components,
         "seed": seed,
-        "options": options,
+        "options": {},  # none; embeddings made before are known by it
         "versions": {"recipe": RECIPE[method]} | {name: _version(name, method) for name in LIBRARIES[method]},
         "shape": list(rows.shape),
         "sha256": hashlib.sha256(rows.data).hexdigest(),
@@ -103,9 +100,9 @@ def embed(
     begin = time.monotonic()
     components = principal_components(rows, n_components if method == "pca" else PRINCIPAL_COMPONENTS)
     if method == "tsne":
-        embedded = _tsne(components, n_components, seed, options, on_progress)
+        embedded = _tsne(components, n_components, seed, on_progress)
     elif method == "umap":
-        embedded = _umap(components, n_components, seed, options)
+        embedded = _umap(components, n_components, seed)
     else:
         embedded = components
     result = Embedding(np.ascontiguousarray(embedded, dtype=np.float64), time.monotonic() - begin, json.loads(text))
@@ -131,41 +128,39 @@ def principal_components(rows: Array, n_components: int) -> Array:
     return np.asarray(rows @ directions - center @ directions)
 
 
-def _tsne(
-    rows: Array, n_components: int, seed: int, options: dict[str, Any], tell: Callable[[int, int], None] | None
-) -> Array:
+def _tsne(rows: Array, n_components: int, seed: int, tell: Callable[[int, int], None] | None) -> Array:
     import openTSNE
 
     from fedgrem.studies.tsne import TSNEGradient
 
-    chosen = {"early_exaggeration_iter": EARLY, "n_iter": LATE, "push_every": 3} | options
-    total = chosen["early_exaggeration_iter"] + chosen["n_iter"] + 2  # both phases end with a last look
-    gradient = TSNEGradient(chosen.pop("push_every"), None if tell is None else lambda done: tell(done, total))
+    total = EARLY + LATE + 2  # both phases end with a last look
     made = openTSNE.TSNE(
         n_components=n_components,
+        perplexity=PERPLEXITY,
+        early_exaggeration_iter=EARLY,
+        n_iter=LATE,
         neighbors="exact",  # approximate search is not the same from run to run
-        negative_gradient_method=gradient,
+        negative_gradient_method=TSNEGradient(on_call=None if tell is None else lambda done: tell(done, total)),
         n_jobs=-1,
         random_state=seed,
-        **chosen,
     ).fit(rows)
     return np.asarray(made)
 
 
-def _umap(rows: Array, n_components: int, seed: int, options: dict[str, Any]) -> Array:
+def _umap(rows: Array, n_components: int, seed: int) -> Array:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImportWarning)  # it misses TensorFlow, for a part that is not used here
         import umap
 
     # min_dist=0 packs clusters tightly, as its documentation advises for clustering; with a seed it has one thread.
-    chosen = {"min_dist": 0.0} | options
-    made = umap.UMAP(n_components=n_components, random_state=seed, n_jobs=1, **chosen).fit_transform(rows)
-    return np.asarray(made)
+    return np.asarray(
+        umap.UMAP(n_components=n_components, random_state=seed, n_jobs=1, min_dist=0.0).fit_transform(rows)
+    )
 
 
-def _checked(rows: Array, method: str, n_components: int, options: dict[str, Any]) -> Array:
-    if method not in get_args(Method):
-        raise InputError(f"there is no embedding {method!r}; choose from: {', '.join(get_args(Method))}.")
+def _checked(rows: Array, method: str, n_components: int) -> Array:
+    if method not in LIBRARIES:
+        raise InputError(f"there is no embedding {method!r}; choose from: {', '.join(LIBRARIES)}.")
     if rows.ndim != 2 or not 1 <= n_components <= min(rows.shape):
         raise InputError(
             f"rows of shape {rows.shape} cannot be embedded in {n_components} dimensions; give (N, p) with at least as "
@@ -174,10 +169,6 @@ def _checked(rows: Array, method: str, n_components: int, options: dict[str, Any
     if not np.isfinite(rows).all():
         bad = int((~np.isfinite(rows)).any(axis=1).sum())
         raise InputError(f"{bad} row(s) to embed hold NaN or infinity; drop them.")
-    if method == "pca" and options:
-        raise InputError(f"principal components take no options, got {', '.join(options)}; leave them out.")
-    if options.get("dof", 1) != 1:
-        raise InputError(f"t-SNE is computed with one degree of freedom, got dof={options['dof']}; leave it out.")
     return np.ascontiguousarray(rows, dtype=np.float64)
 
 

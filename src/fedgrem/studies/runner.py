@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from fedgrem import __version__
 from fedgrem.errors import InputError
+from fedgrem.studies.base import FITS, Method, Row, Setting, Study
 from fedgrem.studies.processes import in_processes
-from fedgrem.studies.specs import FITS, Method, Setting, Study
 
 ROWS = "rows.jsonl"
 """One JSON object per line, appended and flushed as cells finish."""
@@ -43,14 +43,14 @@ def run_study(
     *,
     workers: int | None = None,
     on_progress: Callable[[StudyProgress], None] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Run what is missing of a study in ``folder`` and return all its rows, in the order of the spec.
 
     A study may come back to its folder with more seeds or methods; settings must be the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _check_same_study(study, folder)
-    todo = missing_cells(study, read_rows(folder))
+    todo = missing_cells(study, read_lines(folder / ROWS))
     total = len(study.cells())
     done = before = total - len(todo)
     tell = on_progress or (lambda _: None)
@@ -65,12 +65,7 @@ def run_study(
             done += 1
             rate = (time.monotonic() - begin) / (done - before)
             tell(StudyProgress(done, total, rate * (total - done)))
-    return in_order(study, read_rows(folder))
-
-
-def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows written so far."""
-    return read_lines(folder / ROWS)
+    return in_order(study, read_lines(folder / ROWS))
 
 
 def read_lines(path: Path) -> list[Any]:
@@ -93,7 +88,7 @@ def read_lines(path: Path) -> list[Any]:
     return rows
 
 
-def missing_cells(study: Study, rows: list[dict[str, Any]]) -> list[Cell]:
+def missing_cells(study: Study, rows: list[Row]) -> list[Cell]:
     """What is still to be done, method by method: a cell cut off half way is not begun again as a whole."""
     done = {(row["setting"], row["seed"], row["method"]) for row in rows}
     cells = (
@@ -103,7 +98,7 @@ def missing_cells(study: Study, rows: list[dict[str, Any]]) -> list[Cell]:
     return [cell for cell in cells if cell.methods]
 
 
-def in_order(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def in_order(study: Study, rows: list[Row]) -> list[Row]:
     """Rows in the order of the spec: the same after any interruption, whichever worker was first."""
     found = {(row["setting"], row["seed"], row["method"]): row for row in rows}
     keys = [(s.name, seed, m.name) for s in study.settings for m in study.methods for seed in study.seeds]
@@ -144,7 +139,7 @@ def _as_document(study: Study) -> dict[str, Any]:
     }
 
 
-def _play(cell: Cell) -> list[dict[str, Any]]:
+def _play(cell: Cell) -> list[Row]:
     from fedgrem.studies.cells import play_cell  # a worker's first import of NumPy, after its threads are limited
 
     return play_cell(*cell)

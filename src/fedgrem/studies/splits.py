@@ -4,15 +4,15 @@ import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedgrem.errors import InputError
+from fedgrem.studies.download import Progress
 from fedgrem.studies.embeddings import Embedding, embed
-from fedgrem.studies.loaders.dataset import Progress, RealData
-from fedgrem.studies.loaders.images import load_fashion, load_mnist
-from fedgrem.studies.loaders.pen import load_pen
+from fedgrem.studies.images import FASHION, MNIST, RealData, load_images
+from fedgrem.studies.pen import load_pen
 from fedgrem.types import Array
 
 DATA = "FEDGREM_DATA"
@@ -46,14 +46,13 @@ def load(name: str, on_progress: Progress | None = None) -> RealData:
     """A data set, from the folder of the study or downloaded, which is told with the name of each file."""
     folder = Path(os.environ[DATA]) if DATA in os.environ else None
     if name == "pen":
-        return load_pen(folder, on_progress=on_progress)
-    return (load_mnist if name == "mnist" else load_fashion)(folder, on_progress=on_progress)
+        return load_pen(folder, on_progress)
+    return load_images(MNIST if name == "mnist" else FASHION, folder, on_progress)
 
 
 def embedding_of(data: RealData, method: str, on_progress: Callable[[int, int], None] | None = None) -> Embedding:
     """Images in a few dimensions; found once, then read from the cache."""
-    chosen: Any = method
-    return embed(data.rows, method=chosen, n_components=DIMENSIONS, seed=0, on_progress=on_progress)
+    return embed(data.rows, method, n_components=DIMENSIONS, seed=0, on_progress=on_progress)
 
 
 @lru_cache(maxsize=1)

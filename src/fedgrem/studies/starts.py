@@ -1,5 +1,6 @@
 """Where the methods of a study begin: at one search shared by all, at the paper's kind of start, or at a poor one."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -75,9 +76,26 @@ class RealSearch:
         return Params(result.weights, result.theta, result.noise), value
 
 
-def from_starts(spec: FitSpec, params: Params) -> FitSpec:
-    """The same fit from these starts, labelled as they are."""
+def from_starts(spec: FitSpec, params: Params, n_sites: int | None = None) -> FitSpec:
+    """The same fit from these starts, labelled as they are; one start goes to each of ``n_sites`` sites."""
+    if n_sites is not None:
+        params = map_arrays(lambda leaf: np.broadcast_to(leaf, (n_sites, *leaf.shape[1:])), params)
     return replace(spec, given=params, start=replace(spec.start, alignment="none"))
+
+
+def simulated_starts(
+    kind: str, spec: FitSpec, federation: Federation, simulation: Simulation, seed: int
+) -> Callable[[bool], Params]:
+    """A search on a simulation that is told whether rows are pooled."""
+
+    def search(pooled: bool) -> Params:
+        if kind == "poor":
+            return poor_starts(simulation, seed)
+        if kind == "paper":
+            return paper_starts(spec, federation.merged() if pooled else federation)
+        return search_pooled(spec, federation) if pooled else search_starts(spec, federation)
+
+    return search
 
 
 def paper_starts(spec: FitSpec, federation: Federation) -> Params:

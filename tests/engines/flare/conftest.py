@@ -17,16 +17,18 @@ elif not sys.platform.startswith("linux"):
 
 @pytest.fixture(scope="session")
 def flare():
-    """Skips where NVFlare cannot run."""
+    """Skips where NVFlare cannot run; its processes share what they compile."""
     if UNABLE:
         pytest.skip(UNABLE)
+    from fedgrem.engines.flare.processes import keep_bytecode
+
+    keep_bytecode()
 
 
 @pytest.fixture(scope="module")
 def study(flare, tmp_path_factory):
     """A server and three sites that are connected to it."""
-    from fedgrem.cli.network import wait_for_server, wait_for_sites
-    from fedgrem.cli.sites_demo import free_port
+    from fedgrem.cli.sites_demo import coordinating, free_port
     from fedgrem.engines.flare.kit import init_study
     from fedgrem.engines.flare.processes import start_server, start_site, stop
     from fedgrem.engines.remote.site import write_settings
@@ -38,8 +40,8 @@ def study(flare, tmp_path_factory):
         for name in NAMES:
             write_settings(write_site(folder, name), made.kit(name) / "local")
             start_site(made.kit(name), name)
-        wait_for_server(made)
-        wait_for_sites(made, list(NAMES), 60.0)
+        with coordinating(made):
+            pass
         yield SimpleNamespace(study=made, folder=folder)
     finally:
         stop(*(made.kit(name) for name in NAMES), made.server)

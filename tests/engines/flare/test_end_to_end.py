@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from fedgrem import FederatedGaussianMixture
-from fedgrem.engines.flare.operate import Fit, begin, carry_out, run_folder
+from fedgrem.cli.sites_demo import coordinating
+from fedgrem.engines.flare.operate import Fit, begin, run_folder, session
 from fedgrem.engines.remote.guard import LOG, read_log
 from fedgrem.engines.remote.journal import JOURNAL
 from fedgrem.engines.remote.result import read_result
@@ -65,7 +66,6 @@ def submit(place, name, change, until):
     """Submit a job that ``change`` has changed; returns its number, status and story once ``until`` holds of these."""
     from fedgrem.engines.flare.job import write_job
     from fedgrem.engines.flare.processes import wait_until
-    from fedgrem.engines.flare.session import session
 
     spec = spec_for(FederatedGaussianMixture(2, covariance_type="identity", n_init=1, max_rounds=2))
     job = write_job(place.folder / name, spec, list(NAMES), f"run-{name}", Rules(min_sites=3, deadline=6.0))
@@ -124,7 +124,6 @@ def told(kit):
 def test_a_site_without_a_right_certificate_does_not_get_in(taken_over):
     from fedgrem.engines.flare.kit import init_study
     from fedgrem.engines.flare.processes import start_site, stop, wait_until
-    from fedgrem.engines.flare.session import session
 
     place = taken_over.study
     stranger = init_study(taken_over.folder / "other", ["stranger", "other"], place.host, place.port).kit("stranger")
@@ -138,7 +137,7 @@ def test_a_site_without_a_right_certificate_does_not_get_in(taken_over):
         claimed = "authenticated as 'north' but claimed endpoint 'ghost'"
         wait_until(lambda: claimed in told(place.server), 30.0, "the ghost to be refused")
         with session(place) as talk:
-            assert [site.name for site in talk.connected()] == list(NAMES)
+            assert sorted(talk.last_seen()) == list(NAMES)
     finally:
         stop(stranger, ghost)
 
@@ -158,7 +157,8 @@ class Watched:
 
     def _watch(self, study, run):
         try:
-            self.finished = carry_out(study, run, self._tell)
+            with session(study) as talk:
+                self.finished = talk.carry_out(run, self._tell)
         except FedGrEMError as error:
             self.error = error
 
@@ -180,7 +180,6 @@ class Watched:
 
 
 def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_answer(taken_over, in_process):
-    from fedgrem.cli.network import wait_for_server, wait_for_sites
     from fedgrem.engines.flare.processes import process_of, start_server, workers_of
 
     place = taken_over.study
@@ -204,8 +203,8 @@ def test_a_killed_worker_rejoins_and_a_killed_server_resumes_to_the_in_process_a
     assert (run_folder(place, run) / JOURNAL).exists()
 
     start_server(place.server)
-    wait_for_server(place)
-    wait_for_sites(place, list(NAMES), 60.0)
+    with coordinating(place):
+        pass
     second = Watched(place, run).join()
     assert second.error is None
     assert second.rounds[0] == 1, "the journal is played again, and then it goes on"

@@ -7,8 +7,11 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs fedgrem[flare]")
 
-from fedgrem.engines.flare.job import EXECUTOR, GUARD, LAUNCHER, write_job
+from fedgrem.engines.flare.job import write_job
 from fedgrem.engines.flare.kit import (
+    EXECUTOR,
+    GUARD,
+    LAUNCHER,
     ROLES,
     add_site,
     expiry,

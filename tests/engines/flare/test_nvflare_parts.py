@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,12 +17,10 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedgrem.engines.flare.controller import run_folder
-from fedgrem.engines.flare.executor import SiteExecutor
-from fedgrem.engines.flare.filters import OutgoingGuard
+from fedgrem.engines.flare.center import Push, answer_from, run_folder
 from fedgrem.engines.flare.launcher import MOST_RESTARTS, RestartingHandle
 from fedgrem.engines.flare.messages import Letter, envelope, opened
-from fedgrem.engines.flare.transport import Push, answer_from
+from fedgrem.engines.flare.site import OutgoingGuard, SiteExecutor
 from fedgrem.engines.remote.declaration import CENSUS, STEP
 from fedgrem.engines.remote.declaration import HELLO as FIRST
 from fedgrem.engines.remote.guard import LOG, read_log
@@ -80,7 +81,7 @@ def test_what_is_no_letter_is_refused(shareable):
 def test_the_executor_answers_with_the_number_of_the_exchange(context):
     reply = ask(SiteExecutor(SPEC), context)
     assert reply.exchange == 5
-    assert set(reply.fields) == {"n_rows", "mean", "deviation", "gaps", "names"}
+    assert set(reply.fields) == {"n_rows", "mean", "deviation", "seen", "gaps", "names"}
 
 
 def test_whatever_goes_wrong_at_a_site_leaves_it_as_one_word(context, caplog):
@@ -97,7 +98,7 @@ def test_a_crash_at_a_site_leaves_it_as_one_word(context, monkeypatch):
     def burst(*_):
         raise RuntimeError("row 7 is 42.0")
 
-    monkeypatch.setattr("fedgrem.engines.flare.executor.SiteAtWork.answer", burst)
+    monkeypatch.setattr("fedgrem.engines.flare.site.SiteAtWork.answer", burst)
     assert ask(SiteExecutor(SPEC), context) == Letter(5, {}, "failed")
 
 
@@ -209,7 +210,7 @@ def test_a_stopped_job_pauses():
     stopped = Signal()
     stopped.trigger("stop")
     with pytest.raises(PausedError, match="the job was stopped; go on with `fedgrem sites resume"):
-        Push(None, stopped).ask("north", STEP, 1, {}, 1.0)
+        Push(None, None, stopped).ask("north", STEP, 1, {}, 1.0)
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "", "a/b", "Run", "x" * 64])
@@ -217,3 +218,17 @@ def test_a_run_stays_in_its_folder(tmp_path, name):
     assert run_folder(tmp_path, "run-1") == tmp_path / "runs" / "run-1"
     with pytest.raises(InputError, match="is no name of a run"):
         run_folder(tmp_path, name)
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_bytecode_is_kept_in_the_users_cache_where_it_is_kept_nowhere_else(tmp_path, elsewhere):
+    code = (
+        "import os, sys\nfrom fedgrem.engines.flare.processes import keep_bytecode\nbefore = dict(os.environ)\n"
+        f"sys.dont_write_bytecode = {elsewhere}\nkeep_bytecode()\n"
+        "if os.environ != before:\n    import wave\nprint(sys.dont_write_bytecode, os.environ == before)"
+    )
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("PYTHONPYCACHEPREFIX", None)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", str(not elsewhere)]
+    assert bool(list((tmp_path / "fedgrem" / "bytecode").rglob("wave.*.pyc"))) == elsewhere

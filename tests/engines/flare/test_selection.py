@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedgrem import FederatedGaussianMixture
-from fedgrem.cli.sites_fit import save_fitted
-from fedgrem.cli.sites_search import DONE, RUNS, is_candidate, next_fit, search_of
+from fedgrem.cli.sites_fit import DONE, RUNS, next_fit, save_fitted, search_of
 from fedgrem.engines.flare.kit import Study
 from fedgrem.engines.flare.operate import Fit, begin, read_fit, run_folder
 from fedgrem.engines.remote.engine import Answer
@@ -35,10 +34,10 @@ def test_the_runs_of_a_search_lead_to_the_in_process_choice(tmp_path):
     rules = Rules(min_sites=2, deadline=0.3, patience=0.0)
     asked = Fit(spec_for(candidate(model, 2), score=True), list(NAMES), rules, more=more)
     run = begin(study, asked)
-    assert is_candidate(read_fit(study, run))
+    assert read_fit(study, run) == asked
     carried_out(study, run, tmp_path)
-    asked = next_fit(study, model, asked._replace(more=more | {RUNS: [run]}), None)
-    assert not is_candidate(asked)
+    asked = next_fit(study, asked, run)
+    assert (asked.more[RUNS], asked.more[DONE]) == ([run], True)
     assert (asked.spec.n_components, asked.spec.score, asked.spec.tol) == (2, False, 1e-6)
     finished = carried_out(study, begin(study, asked), tmp_path)
     save_fitted(finished, asked.more, study)

@@ -65,7 +65,7 @@ def test_an_unknown_engine_is_refused():
 
 
 def test_without_nvflare_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("fedgrem.engines.flare.simulator.find_spec", lambda name: None)
+    monkeypatch.setattr("fedgrem.engines.flare.processes.find_spec", lambda name: None)
     rows = {name: rows_of(name)[0] for name in NAMES}
     with pytest.raises(
         MissingExtraError, match=r"needs NVFlare, which is not installed; run: pip install 'fedgrem\[flare\]'"

@@ -102,6 +102,14 @@ def test_sampled_sites_and_mini_batches_give_the_in_process_answer(tmp_path):
     assert {len(record["sites"]) for record in rounds} == {2, 3}, "everyone in round 1, two later"
 
 
+def test_a_fit_of_sampled_sites_and_mini_batches_settles_by_itself_and_sites_remember_nothing(tmp_path):
+    options = {"algorithm": FedGrEM(sites=0.7, batch=0.5), "max_rounds": 300, "tol": 1e-5}
+    finished = over_network(tmp_path, tied(**options))
+    assert finished.result.converged
+    assert finished.result.n_rounds < 150
+    assert_same(finished, in_process(tied(**options)))
+
+
 @pytest.mark.parametrize("kind", [tied, regression])
 def test_a_default_fit_is_the_in_process_one_with_its_path_verdicts_and_errors(tmp_path, kind):
     options = {"penalty": "auto", "tol": 1e-5, "max_rounds": 300, "standard_errors": True}

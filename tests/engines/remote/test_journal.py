@@ -8,8 +8,7 @@ import pytest
 from fedgrem.engines.remote.declaration import CENSUS, STEP
 from fedgrem.engines.remote.engine import Answer
 from fedgrem.engines.remote.journal import HEAD, JOURNAL, MAGIC, Journal, Record, read_journal
-from fedgrem.engines.remote.replay import replay
-from fedgrem.engines.remote.run import fit_over_network
+from fedgrem.engines.remote.run import fit_over_network, replay
 from fedgrem.errors import ModelFileError
 from fedgrem.estimators.network import spec_for
 from tests.engines.remote.studies import NAMES, AtHand, fields, spec_of
@@ -208,7 +207,7 @@ def test_a_replay_recomputes_the_model_and_touches_nothing(whole):
     assert len(played.exchanges) == expected.result.cost["exchanges"]
     first = played.exchanges[0]
     assert (first.number, first.task, first.sites) == (1, CENSUS, list(NAMES))
-    assert first.numbers == 3 * (1 + 2 + 2 + 1) + 3 * 2 * 64
+    assert first.numbers == 3 * (1 + 2 + 2 + 2 + 1) + 3 * 2 * 64
 
 
 def test_a_replay_of_an_unfinished_run_ends_where_the_journal_does(tmp_path):

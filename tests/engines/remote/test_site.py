@@ -209,7 +209,7 @@ def test_a_rehearsal_shows_every_kind_of_message(tmp_path, target):
     assert len(joint) == target
     n_numbers = 2 * (1 + (3 if target else 2))  # with an intercept
     assert {n: shape for n, shape, _ in information.fields}["packed"] == (n_numbers * (n_numbers + 1) // 2,)
-    assert [name for name, _, _ in census.fields] == ["n_rows", "mean", "deviation", "gaps", "names"]
+    assert [name for name, _, _ in census.fields] == ["n_rows", "mean", "deviation", "seen", "gaps", "names"]
     assert {name: value for name, _, value in census.fields}["names"] == ["x0", "x1", *["y"] * target]
     assert "params.noise" in [name for name, _, _ in start.fields]
     assert {n: shape for n, shape, _ in path.fields}["fits.params.weights"] == (2, 10, 2)

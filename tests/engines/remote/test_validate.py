@@ -74,9 +74,11 @@ def test_before_round_1_a_start_may_fit_no_row_at_all():
 @pytest.mark.parametrize(("gaps", "refused"), [(False, True), (True, False)])
 def test_an_empty_column_is_known_by_nan_only_where_cells_may_be_missing(gaps, refused):
     declared = reply_of(CENSUS)
-    numbers = [np.array(5.0), np.array([0.0, np.nan, 1.0]), np.array([1.0, np.nan, 1.0]), np.array(True)]
+    numbers = [np.array(5.0), np.array([0.0, np.nan, 1.0]), np.array([1.0, np.nan, 1.0]), np.array([5.0, 0.0, 5.0])]
     reply = encode(
-        declared._replace(**dict(zip(declared._fields, [*numbers, np.zeros((3, 64), np.uint8)], strict=True)))
+        declared._replace(
+            **dict(zip(declared._fields, [*numbers, np.array(True), np.zeros((3, 64), np.uint8)], strict=True))
+        )
     )
 
     def judge():

@@ -4,14 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedgrem.engines.flare.kit import CONTROLLER, EXECUTOR, GUARD
 from fedgrem.engines.remote.declaration import TASKS
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.fit.spec import FitSpec
-
-CONTROLLER = "fedgrem.engines.flare.controller.CenterController"
-EXECUTOR = "fedgrem.engines.flare.executor.SiteExecutor"
-GUARD = "fedgrem.engines.flare.filters.OutgoingGuard"
-LAUNCHER = "fedgrem.engines.flare.launcher.RestartingLauncher"
 
 
 def write_job(

@@ -14,9 +14,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedgrem.engines.flare.job import CONTROLLER, EXECUTOR, GUARD, LAUNCHER
 from fedgrem.errors import InputError, SitesError
 
+CONTROLLER = "fedgrem.engines.flare.center.CenterController"
+EXECUTOR = "fedgrem.engines.flare.site.SiteExecutor"
+GUARD = "fedgrem.engines.flare.site.OutgoingGuard"
+LAUNCHER = "fedgrem.engines.flare.launcher.RestartingLauncher"
+"""What a job, a kit's policy and its resources name: the only classes of ours that NVFlare makes."""
 STUDY = "study.json"
 PROJECT, ORGANIZATION, OPERATOR = "fedgrem", "fedgrem", "coordinator@fedgrem.org"
 ROLES = ("project_admin", "org_admin", "lead", "member")

@@ -1,24 +1,28 @@
-"""What the coordinator does with a running study: begin a fit, watch it, take it up again."""
+"""What the coordinator does with a running study, over mutual TLS: see who is connected, fit, and resume a fit."""
 
+import contextlib
+import io
 import json
+import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedgrem.engines.flare.job import write_job
-from fedgrem.engines.flare.kit import Study
-from fedgrem.engines.flare.session import Session, session
+from fedgrem.engines.flare.kit import OPERATOR, Study
+from fedgrem.engines.flare.processes import wait_until
+from fedgrem.engines.remote.progress import count_lines, follow
 from fedgrem.engines.remote.result import RESULT, Finished, read_result
 from fedgrem.engines.remote.roster import Rules
-from fedgrem.engines.remote.watch import Outcome, count_lines, follow
 from fedgrem.errors import InputError, PausedError, SitesError
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.spec import FitSpec, read_spec
 
 FIT = "fit.json"
+LOGIN_SECONDS = 10.0
 LOOK = 1.0
 """Seconds between two questions to the server whether a job is still alive."""
 LAUNCH = 120.0
@@ -36,85 +40,142 @@ class Fit(NamedTuple):
     """Plain values of the caller, such as where the model is to go."""
 
 
+class Session:
+    """A study's server, and the coordinator logged in to it."""
+
+    def __init__(self, study: Study, inner: Any) -> None:
+        self.study, self._inner = study, inner
+
+    def last_seen(self) -> dict[str, float]:
+        """The sites that are connected now, and when each was last heard of (seconds since 1970)."""
+        from nvflare.fuel.flare_api.api_spec import NoClientsAvailable
+
+        try:
+            clients = self._inner.get_system_info().client_info
+        except NoClientsAvailable:
+            return {}
+        return {str(client.name): float(client.last_connect_time) for client in clients}
+
+    def await_sites(self, sites: list[str], seconds: float = 60.0) -> None:
+        """Until these sites are connected."""
+        wait_until(lambda: self.last_seen().keys() >= set(sites), seconds, "all sites to connect")
+
+    def check_connected(self, fit: Fit) -> None:
+        """Refuse to begin a fit with too few sites."""
+        here = self.last_seen()
+        lacking = [site for site in fit.sites if site not in here]
+        if len(fit.sites) - len(lacking) < fit.rules.min_sites:
+            raise SitesError(
+                f"{len(fit.sites) - len(lacking)} of {len(fit.sites)} sites are connected, and min_sites is "
+                f"{fit.rules.min_sites}; not connected: {', '.join(lacking)}. Start them with `fedgrem site start`."
+            )
+
+    def submit(self, job: Path) -> str:
+        """Hand in a job; returns its number."""
+        return str(self._inner.submit_job(str(job.resolve())))
+
+    def job_status(self, job: str) -> str:
+        """``SUBMITTED``, ``RUNNING``, or how it ended."""
+        return str(self._inner.get_job_meta(job).get("status"))
+
+    def job_story(self, job: str) -> str:
+        """What the server says about where and why a job was not started."""
+        meta = self._inner.get_job_meta(job)
+        return "; ".join(str(meta[key]) for key in ("job_deploy_detail", "schedule_history") if meta.get(key))
+
+    def stop_jobs(self) -> None:
+        """Stop whatever still runs: a run that is resumed must not have two centers."""
+        for job in self._inner.list_jobs():
+            if not str(job.get("status", "")).startswith("FINISHED") and "job_id" in job:
+                with contextlib.suppress(Exception):  # a job that died with the server cannot be stopped any more
+                    self._inner.abort_job(str(job["job_id"]))
+
+    def forbid(self, site: str) -> None:
+        """Do not let a site register any more."""
+        self._inner.disable_client(site)
+
+    def carry_out(
+        self,
+        run: str,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_line: Callable[[dict[str, Any]], None] | None = None,
+    ) -> Finished:
+        """Submit a run's job and watch it to its end; one that was begun before goes on where its journal ends."""
+        fit, folder = read_fit(self.study, run), run_folder(self.study, run)
+        skip = count_lines(folder)
+        self.check_connected(fit)
+        self.stop_jobs()
+        shutil.rmtree(folder / "job", ignore_errors=True)
+        job = self.submit(write_job(folder / "job", fit.spec, fit.sites, run, fit.rules, transport=fit.transport))
+        outcome = follow(folder, on_progress, self._pulse(job, lambda: count_lines(folder) > skip), on_line, skip=skip)
+        if outcome.kind == "finished":
+            return read_result(folder)
+        if outcome.kind == "paused":
+            raise PausedError(outcome.message)
+        if outcome.kind == "failed":
+            raise InputError(outcome.message)
+        try:
+            told = f"the job was not carried out ({self.job_status(job)}): {self.job_story(job)}"
+        except Exception as error:
+            raise SitesError(
+                "the server no longer answers; start it with `fedgrem sites start`, then go on with `fedgrem sites "
+                "resume`."
+            ) from error
+        raise SitesError(told)
+
+    def _pulse(self, job: str, began: Callable[[], bool]) -> Callable[[], bool]:
+        """Says whether a job is alive; the server is asked now and then."""
+        start = asked = time.monotonic()
+        alive = True
+
+        def pulse() -> bool:
+            nonlocal asked, alive
+            if time.monotonic() >= asked + LOOK:
+                asked = time.monotonic()
+                try:
+                    alive = not self.job_status(job).startswith("FINISHED")
+                except Exception:  # whatever NVFlare raises, the server does not answer
+                    alive = False
+                alive = alive and (asked < start + LAUNCH or began())
+            return alive
+
+        return pulse
+
+
+@contextlib.contextmanager
+def session(study: Study) -> Iterator[Session]:
+    """Log in with the coordinator's certificate."""
+    from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+    (study.coordinator / "transfer").mkdir(exist_ok=True)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            inner = new_secure_session(OPERATOR, str(study.coordinator), timeout=LOGIN_SECONDS)
+    except NoConnection as error:
+        raise SitesError(
+            f"no server answers at {study.host}:{study.port}; start it with `fedgrem sites start {study.folder}`."
+        ) from error
+    except AuthenticationError as error:
+        raise SitesError(f"the server at {study.host}:{study.port} refused the coordinator: {error}.") from error
+    try:
+        yield Session(study, inner)
+    finally:
+        inner.close()
+
+
+# -- runs, in the server's kit
+
+
 def begin(study: Study, fit: Fit) -> str:
-    """Write the job of a new run into the server's kit; returns the run's name."""
+    """Write down a new run; returns its name."""
     run = f"run-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"[:-3]
     folder = run_folder(study, run)
     folder.mkdir(parents=True)
     plain = fit._asdict() | {"spec": fit.spec.as_plain(), "rules": fit.rules._asdict()}
     (folder / FIT).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
     return run
-
-
-def check_ready(study: Study, fit: Fit) -> None:
-    """Refuse to begin a fit without a server, or with too few sites."""
-    with session(study) as talk:
-        _check_connected(talk, fit)
-
-
-def carry_out(
-    study: Study,
-    run: str,
-    on_progress: Callable[[Progress], None] | None = None,
-    on_line: Callable[[dict[str, Any]], None] | None = None,
-) -> Finished:
-    """Submit a run's job and watch it to its end; one that was begun before goes on where its journal ends."""
-    fit, folder = read_fit(study, run), run_folder(study, run)
-    skip = count_lines(folder)
-    with session(study) as talk:
-        _check_connected(talk, fit)
-        talk.stop_jobs()
-        shutil.rmtree(folder / "job", ignore_errors=True)
-        path = write_job(folder / "job", fit.spec, fit.sites, run, fit.rules, transport=fit.transport)
-        job = talk.submit(path)
-        outcome = follow(folder, on_progress, _Pulse(talk, job, folder, skip), on_line, skip=skip)
-        return _concluded(folder, outcome, talk, job)
-
-
-class _Pulse:
-    """Whether a job is alive, asked now and then."""
-
-    def __init__(self, talk: Session, job: str, folder: Path, skip: int) -> None:
-        self._talk, self._job, self._folder, self._skip = talk, job, folder, skip
-        self._next = self._begin = time.monotonic()
-        self._alive = True
-
-    def __call__(self) -> bool:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + LOOK
-            try:
-                self._alive = not self._talk.job_status(self._job).startswith("FINISHED")
-            except Exception:  # whatever NVFlare raises, the server does not answer
-                self._alive = False
-            if count_lines(self._folder) == self._skip and time.monotonic() > self._begin + LAUNCH:
-                self._alive = False
-        return self._alive
-
-
-def _concluded(folder: Path, outcome: Outcome, talk: Session, job: str) -> Finished:
-    if outcome.kind == "finished":
-        return read_result(folder)
-    if outcome.kind == "paused":
-        raise PausedError(outcome.message)
-    if outcome.kind == "failed":
-        raise InputError(outcome.message)
-    try:
-        status, story = talk.job_status(job), talk.job_story(job)
-    except Exception as error:
-        raise SitesError(
-            "the server no longer answers; start it with `fedgrem sites start`, then go on with `fedgrem sites resume`."
-        ) from error
-    raise SitesError(f"the job was not carried out ({status}): {story}")
-
-
-def _check_connected(talk: Session, fit: Fit) -> None:
-    here = {site.name for site in talk.connected()}
-    lacking = [site for site in fit.sites if site not in here]
-    if len(fit.sites) - len(lacking) < fit.rules.min_sites:
-        raise SitesError(
-            f"{len(fit.sites) - len(lacking)} of {len(fit.sites)} sites are connected, and min_sites is "
-            f"{fit.rules.min_sites}; not connected: {', '.join(lacking)}. Start them with `fedgrem site start`."
-        )
 
 
 def run_folder(study: Study, run: str) -> Path:
@@ -129,30 +190,28 @@ def read_fit(study: Study, run: str) -> Fit:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}).") from error
-    spec, rules = read_spec(stored["spec"]), Rules(**stored["rules"])
-    return Fit(spec, stored["sites"], rules, stored["transport"], stored["more"])
+    return Fit(**stored | {"spec": read_spec(stored["spec"]), "rules": Rules(**stored["rules"])})
 
 
-def runs_of(study: Study) -> list[str]:
-    """All runs, oldest first."""
-    folder = study.server / "runs"
-    return sorted(path.name for path in folder.iterdir() if (path / FIT).exists()) if folder.exists() else []
+def _runs(study: Study) -> list[Path]:
+    """The folders of all runs, oldest first."""
+    return sorted(path.parent for path in (study.server / "runs").glob(f"*/{FIT}"))
 
 
 def last_unfinished(study: Study) -> str:
     """The latest run, if it has no result yet."""
-    runs = runs_of(study)
+    runs = _runs(study)
     if not runs:
         raise InputError(f"there is no fit to resume in {study.folder}; begin one with `fedgrem sites fit`.")
-    if (run_folder(study, runs[-1]) / RESULT).exists():
-        raise InputError(f"the last fit, {runs[-1]}, is finished; begin a new one with `fedgrem sites fit`.")
-    return runs[-1]
+    if (runs[-1] / RESULT).exists():
+        raise InputError(f"the last fit, {runs[-1].name}, is finished; begin a new one with `fedgrem sites fit`.")
+    return runs[-1].name
 
 
 def known_rows(study: Study) -> dict[str, float]:
     """What sites said of their size in the last finished fit they took part in."""
     known: dict[str, float] = {}
-    for run in runs_of(study):
-        if (run_folder(study, run) / RESULT).exists():
-            known |= read_result(run_folder(study, run)).about["n_rows"]
+    for folder in _runs(study):
+        if (folder / RESULT).exists():
+            known |= read_result(folder).about["n_rows"]
     return known

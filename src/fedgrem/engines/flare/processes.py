@@ -1,20 +1,50 @@
 """The server and the sites as processes in the background, found again by a file in their kit."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fedgrem.engines.flare.kit import ORGANIZATION
-from fedgrem.errors import SitesError
+from fedgrem.engines.flare.kit import ORGANIZATION, Study
+from fedgrem.errors import MissingExtraError, SitesError
+
+Answer = TypeVar("Answer")
 
 PID = "process.json"
 CONSOLE = "console.log"
 GRACE = 3.0
 """Seconds that processes have to end by themselves."""
+SERVER_SECONDS = 60.0
+"""That the server has to start."""
+
+
+def check_flare() -> None:
+    """Say what to install where NVFlare is not."""
+    if find_spec("nvflare") is None:
+        raise MissingExtraError(
+            "fitting over a network needs NVFlare, which is not installed; run: pip install 'fedgrem[flare]'."
+        )
+
+
+def keep_bytecode() -> None:
+    """Let this process, and those it starts, keep compiled modules in the user's cache if not beside the sources.
+
+    A site starts a process for every fit: where Python is told to keep no bytecode, as in many containers, each would
+    compile more than a thousand modules anew. Never in a kit: what a coordinator hands out must not be run.
+    """
+    if not sys.dont_write_bytecode:
+        return
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "fedgrem" / "bytecode"
+    sys.dont_write_bytecode, sys.pycache_prefix = False, sys.pycache_prefix or str(cache)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
 def start_server(kit: Path) -> int:
@@ -43,10 +73,15 @@ def _command(module: str, kit: Path, config: str, *more: str) -> list[str]:
     return [*program, "-m", str(kit.resolve()), "-s", config, "--set", *settings]
 
 
-def _start(kit: Path, command: list[str], who: str) -> int:
+def check_stopped(kit: Path, who: str) -> None:
+    """Refuse to start, or to change, what runs."""
     running = process_of(kit)
     if running is not None:
         raise SitesError(f"{who} is running already (process {running}); stop it first, or leave it running.")
+
+
+def _start(kit: Path, command: list[str], who: str) -> int:
+    check_stopped(kit, who)
     (kit / "transfer").mkdir(exist_ok=True)
     with (kit / CONSOLE).open("ab") as console, open(os.devnull, "rb") as nothing:
         # Not a Popen: the process outlives this one, and nobody here waits for it.
@@ -67,27 +102,30 @@ def process_of(kit: Path) -> int | None:
     return pid if began is not None and _began(pid) == began else None
 
 
-def stop(*kits: Path) -> bool:
+def stop(*kits: Path, grace: float = GRACE) -> bool:
     """End what runs in these kits, all at once, with the workers it started; returns whether anything ran."""
-    pids = [process_of(kit) for kit in kits]
-    family = [process for pid in pids if pid is not None for process in _family(pid)]
+    import psutil
+
+    pids = [pid for pid in map(process_of, kits) if pid is not None]
+    family = [process for pid in pids for process in _family(pid)]
     for wanted in (signal.SIGTERM, signal.SIGKILL):
         for process in family:
-            _signal(process, wanted)
-        if _wait(family):
-            break
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(wanted)
+        _, family = psutil.wait_procs(family, timeout=grace if wanted is signal.SIGTERM else GRACE)
     for kit in kits:
         (kit / PID).unlink(missing_ok=True)
-    return any(pid is not None for pid in pids)
+    return bool(pids)
 
 
 def workers_of(kit: Path) -> list[int]:
     """Process numbers of the workers that a running kit has started: one per job."""
     pid = process_of(kit)
-    return [] if pid is None else [process.pid for process in _family(pid) if process.pid != pid]
+    return [] if pid is None else [process.pid for process in _family(pid)[1:]]
 
 
 def _family(pid: int) -> list[Any]:
+    """A process, and all below it."""
     import psutil
 
     try:
@@ -95,22 +133,6 @@ def _family(pid: int) -> list[Any]:
         return [head, *head.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-
-
-def _signal(process: Any, wanted: signal.Signals) -> None:
-    import psutil
-
-    try:
-        process.send_signal(wanted)
-    except psutil.NoSuchProcess:
-        return
-
-
-def _wait(family: list[Any]) -> bool:
-    import psutil
-
-    _, alive = psutil.wait_procs(family, timeout=GRACE)
-    return not alive
 
 
 def _began(pid: int) -> float | None:
@@ -124,20 +146,29 @@ def _began(pid: int) -> float | None:
         return None
 
 
-def tail(kit: Path, lines: int = 3) -> str:
-    """The last lines that a kit's process wrote to its console."""
-    path = kit / CONSOLE
-    text = path.read_text(errors="replace") if path.exists() else ""
-    return " / ".join(line.strip() for line in text.splitlines()[-lines:])
-
-
-def wait_until(ready: Any, seconds: float, what: str, every: float = 0.25) -> Any:
+def wait_until(ready: Callable[[], Answer], seconds: float, what: str, every: float = 0.1) -> Answer:
     """The first true answer of ``ready()``; :class:`~fedgrem.errors.SitesError` if none comes in time."""
     end = time.monotonic() + seconds
-    while True:
-        answer = ready()
-        if answer:
-            return answer
+    while not (answer := ready()):
         if time.monotonic() >= end:
             raise SitesError(f"waited {seconds:.0f} s for {what}, in vain.")
         time.sleep(every)
+    return answer
+
+
+def await_server(study: Study) -> None:
+    """Until the server can be reached; if it has died instead, say what it said last."""
+
+    def listening() -> bool:
+        if process_of(study.server) is None:
+            console = study.server / CONSOLE
+            text = console.read_text(errors="replace") if console.exists() else ""
+            words = " / ".join(line.strip() for line in text.splitlines()[-3:])
+            raise SitesError(f"the server ended at once; its last words: {words}")
+        try:
+            socket.create_connection((study.host, study.port), timeout=1.0).close()
+            return True
+        except OSError:
+            return False
+
+    wait_until(listening, SERVER_SECONDS, f"the server at {study.host}:{study.port}")

@@ -6,32 +6,25 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from fedgrem.data.federation import Federation
-from fedgrem.engines.flare.job import CONTROLLER, EXECUTOR, GUARD, write_job
+from fedgrem.engines.flare.job import write_job
+from fedgrem.engines.flare.kit import CONTROLLER, EXECUTOR, GUARD
+from fedgrem.engines.flare.processes import check_flare
 from fedgrem.engines.remote.declaration import check_over_network
+from fedgrem.engines.remote.progress import Outcome, follow
 from fedgrem.engines.remote.result import RESULT, Finished, read_result
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.site import Settings, write_settings
-from fedgrem.engines.remote.watch import Outcome, follow
-from fedgrem.errors import InputError, MissingExtraError, SitesError
+from fedgrem.errors import InputError, SitesError
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.spec import FitSpec
 
 RUN = "simulated"
 LOG_LEVEL = "ERROR"
-
-
-def check_flare() -> None:
-    """Say what to install where NVFlare is not."""
-    if find_spec("nvflare") is None:
-        raise MissingExtraError(
-            "fitting over a network needs NVFlare, which is not installed; run: pip install 'fedgrem[flare]'."
-        )
 
 
 def fit_in_simulator(

@@ -53,6 +53,8 @@ class NamedCensus(NamedTuple):
     """(p,) of every column, the response of a regression last; NaN where a column has not a single cell."""
     deviation: Any
     """(p,) standard deviations within the site."""
+    seen: Any
+    """(p,) the row weight of the cells that are there."""
     gaps: Any
     """() whether cells are missing."""
     names: Any
@@ -142,7 +144,7 @@ class Declaration:
     def _census(self) -> NamedCensus:
         column = blank((self.n_summarized,))
         names = blank((self.n_summarized, NAME_BYTES), np.uint8)
-        return NamedCensus(blank(()), column, column, blank((), bool), names)
+        return NamedCensus(blank(()), column, column, column, blank((), bool), names)
 
 
 class Form(NamedTuple):

@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -142,9 +142,12 @@ class OverNetwork:
         if ask.task == CENSUS:
             good = self._census()
         elif not ask.optional:
-            good = self._before_the_rounds(ask)
+            good = self._judge("before", ask.task, self._deliver(ask.task, self._orders(ask, self.site_names)))
+            self._check_enough(good)
+        elif ask.task == STEP:
+            good = self._round(ask)
         else:
-            good = self._round(ask) if ask.task == STEP else self._afterwards(ask)
+            good = self._judge("after", ask.task, self._deliver(ask.task, self._orders(ask, self.roster.active)))
         self._clock = time.monotonic()
         self._note(ask, good, self._traffic._replace(seconds=self._clock - begin))
         return good
@@ -190,7 +193,7 @@ class OverNetwork:
     def _census(self) -> dict[str, Any]:
         answers = self._deliver(CENSUS, dict.fromkeys(self.roster.names, HELLO))
         self._declare(self._common_columns(answers))
-        census = self._judge(CENSUS, answers, lose=True)
+        census = self._judge("before", CENSUS, answers)
         self._same_names(census)
         self._check_enough(census)
         return census
@@ -220,12 +223,6 @@ class OverNetwork:
                 mine, most = (printable(", ".join(listed), 200) for listed in (names, common))
                 self.roster.drop(site, f"its columns are {mine}, and those of most sites {most}", self.exchange)
 
-    def _before_the_rounds(self, ask: Ask) -> dict[str, Any]:
-        """Everyone must answer: whoever does not is dropped."""
-        good = self._judge(ask.task, self._deliver(ask.task, self._orders(ask, self.site_names)), lose=True)
-        self._check_enough(good)
-        return good
-
     def _check_enough(self, good: dict[str, Any]) -> None:
         """Pause where too few sites are left before round 1; a run that is resumed then begins with every site."""
         try:
@@ -244,25 +241,12 @@ class OverNetwork:
             asked = [name for name in invited if name not in self.roster.out]
             if len(asked) < needed:  # of a random part of the sites too many are out of the run
                 asked = self.roster.active
-            good = self._judge(STEP, self._deliver(STEP, self._orders(ask, asked)))
+            good = self._judge("during", STEP, self._deliver(STEP, self._orders(ask, asked)))
             if len(good) >= needed:
                 return good
             if time.monotonic() >= give_up or len(self.roster.active) < rules.min_sites:
                 self.roster.check_quorum(len(good))
             time.sleep(0.5)
-
-    def _afterwards(self, ask: Ask) -> dict[str, Any]:
-        """What the sites say of the finished fit; it stands without those that are out or away."""
-        good: dict[str, Any] = {}
-        for site, answer in self._deliver(ask.task, self._orders(ask, self.roster.active)).items():
-            trouble = self._trouble(answer)
-            try:
-                good |= {} if trouble else {site: self._checked(site, ask.task, answer)}
-            except MessageError as error:
-                trouble = str(error)
-            if trouble and site not in self.roster.away:
-                self.roster.note(site, "silent after the rounds", trouble, self.exchange)
-        return good
 
     def _orders(self, ask: Ask, sites: Iterable[str]) -> dict[str, Order]:
         return {name: _order(ask, self.site_names.index(name)) for name in sites}
@@ -297,30 +281,35 @@ class OverNetwork:
             time.sleep(pause)
             pause = min(1.0, 2 * pause)
 
-    def _judge(self, task: str, answers: dict[str, Answer], *, lose: bool = False) -> dict[str, Any]:
+    def _judge(
+        self, stage: Literal["before", "during", "after"], task: str, answers: dict[str, Answer]
+    ) -> dict[str, Any]:
         """The replies that may be used; what is wrong with the others is recorded.
 
-        With ``lose``, a site without a good reply is dropped: it has no parameters to go on with.
+        Before the rounds a site without a good reply is dropped: it has no parameters to go on with. Afterwards the fit
+        stands without it.
         """
         good: dict[str, Any] = {}
+        roster = self.roster
         for site, answer in answers.items():
-            trouble = self._trouble(answer)
+            away, trouble, bad = site in roster.away, self._trouble(answer), ""
             if not trouble:
                 try:
                     good[site] = self._checked(site, task, answer)
                 except MessageError as error:
-                    trouble = str(error)
-                    if not lose:
-                        self.roster.strike(site, trouble, self.exchange)
-                        continue
-            if trouble and lose:
-                self.roster.drop(site, trouble, self.exchange)
-            elif trouble and site not in self.roster.away:
-                self.roster.away.add(site)
-                self.roster.note(site, "away", trouble, self.exchange)
-            elif not trouble and site in self.roster.away:
-                self.roster.away.discard(site)
-                self.roster.note(site, "back", "it answers again", self.exchange)
+                    bad = str(error)
+            if stage == "before" and site not in good:
+                roster.drop(site, trouble or bad, self.exchange)
+            elif stage == "after" and site not in good and not away:
+                roster.note(site, "silent after the rounds", trouble or bad, self.exchange)
+            elif stage == "during" and bad:
+                roster.strike(site, bad, self.exchange)
+            elif stage == "during" and trouble and not away:
+                roster.away.add(site)
+                roster.note(site, "away", trouble, self.exchange)
+            elif stage == "during" and not trouble and away:
+                roster.away.discard(site)
+                roster.note(site, "back", "it answers again", self.exchange)
         return good
 
     def _trouble(self, answer: Answer) -> str:

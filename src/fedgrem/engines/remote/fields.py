@@ -39,6 +39,7 @@ WORDS = {
     "n_rows": "how many rows the site has (the sum of their weights)",
     "mean": "the mean of every column, and of the response of a regression",
     "deviation": "the standard deviation of every column, likewise",
+    "seen": "in how many rows the column has a cell (the sum of their weights), likewise",
     "gaps": "whether any cell is missing",
     "names": "the names of the columns, as text, so that columns are not mixed up",
     "weights": "the share of the rows that each component holds",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedgrem.engines.remote.declaration import CENSUS, Declaration, read_names, write_names
-from fedgrem.engines.remote.site import DeclinedError, Settings, check_floor
+from fedgrem.engines.remote.site import DeclinedError, Settings
 from fedgrem.engines.remote.wire import Fields, encode, size
 from fedgrem.errors import InputError, MessageError
 from fedgrem.fit.spec import FitSpec
@@ -28,38 +28,57 @@ class Guard:
         self._declaration = Declaration(spec, len(settings.columns))
 
     def release(self, task: str, reply: Fields, *, job: str, exchange: int) -> Fields:
-        """Check a reply against the declaration, which the guard finds by itself, log every number, and let it go.
+        """Judge a reply, log every number, and let it go; :class:`DeclinedError` where it must not leave.
 
-        What leaves is made anew from what was checked. :class:`DeclinedError` where it must not leave.
+        What leaves is made anew from what was judged.
         """
-        try:
-            message = self._check(task, reply)
-        except MessageError as error:
-            raise DeclinedError("guard", str(error)) from error
-        check_floor(message, self._settings.floor)
+        message = self.judge(task, reply)
         numbers = {name: leaf.tolist() for name, leaf in named_arrays(message)}
         if task == CENSUS:
             numbers["names"] = read_names(message.names)
         released = encode(message)
-        self._write({"job": job, "exchange": exchange, "task": task, "bytes": size(released), "sent": numbers})
+        append(self._log, {"job": job, "exchange": exchange, "task": task, "bytes": size(released), "sent": numbers})
         return released
 
-    def _check(self, task: str, reply: Fields) -> Any:
-        message = self._declaration.read_reply(task, reply)
+    def judge(self, task: str, reply: Fields) -> Any:
+        """The reply as arrays, checked against the declaration, which the guard finds by itself, and the settings."""
+        try:
+            message = self._declaration.read_reply(task, reply)
+        except MessageError as error:
+            raise DeclinedError("guard", str(error)) from error
         if task == CENSUS and not np.array_equal(message.names, write_names(self._settings.summarized)):
-            raise MessageError("the names in the reply are not those of the site's columns.")
+            raise DeclinedError("guard", "the names in the reply are not those of the site's columns.")
         if size(reply) > self._settings.cap:
-            raise MessageError(f"the reply has {size(reply)} bytes, and at most {self._settings.cap} may leave.")
+            raise DeclinedError(
+                "guard", f"the reply has {size(reply)} bytes, and at most {self._settings.cap} may leave."
+            )
+        check_floor(message, self._settings.floor)
         return message
 
-    def _write(self, line: dict[str, Any]) -> None:
-        stamped = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")} | line
-        text = json.dumps(stamped, separators=(",", ":")) + "\n"
-        handle = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, text.encode())
-        finally:
-            os.close(handle)
+
+def check_floor(reply: Any, floor: float) -> None:
+    """Refuse to answer where a component holds fewer rows than the floor."""
+    part = getattr(reply, "fits", reply)  # to a part of the rows each
+    params = getattr(part, "params", None)
+    if floor <= 0 or params is None:
+        return
+    n_rows = np.asarray(part.n_rows)
+    held = float(np.min(params.weights * n_rows.reshape(*n_rows.shape, *(1,) * (params.weights.ndim - n_rows.ndim))))
+    if held < floor:
+        raise DeclinedError("floor", f"a component holds {held:.3g} rows, and the floor is {floor:g}.")
+
+
+# -- the log
+
+
+def append(log: Path, line: dict[str, Any]) -> None:
+    """Add a line to the log, with the time."""
+    stamped = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")} | line
+    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(handle, (json.dumps(stamped, separators=(",", ":")) + "\n").encode())
+    finally:
+        os.close(handle)
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:

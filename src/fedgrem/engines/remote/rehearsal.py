@@ -1,5 +1,6 @@
 """A rehearsal: what a site would send, played through on its own rows, with nobody listening."""
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +54,7 @@ class _Here:
     def __init__(self, name: str, settings: Settings, spec: FitSpec) -> None:
         self.site_names = (name, f"{name}, once more")
         self.messages: dict[str, Message] = {}
-        self._site, self._guard = SiteAtWork(name, settings, spec), Guard(settings, spec, Path("/dev/null"))
+        self._site, self._guard = SiteAtWork(name, settings, spec), Guard(settings, spec, Path(os.devnull))
 
     def ask(self, ask: Ask) -> Replies:
         """Ask the site."""
@@ -68,7 +69,7 @@ class _Here:
     def _message(self, task: str, reply: Any) -> Message:
         refused = ""
         try:
-            self._guard.release(task, encode(reply), job="rehearsal", exchange=0)
+            self._guard.judge(task, encode(reply))
         except DeclinedError as error:
             refused = str(error)
         fields: list[tuple[str, tuple[int, ...], Any]] = [(n, leaf.shape, leaf) for n, leaf in named_arrays(reply)]

@@ -192,15 +192,3 @@ def _check_rows(federation: Federation, spec: FitSpec) -> None:
         min_rows=spec.n_components,
         missing_allowed=spec.missing,
     )
-
-
-def check_floor(reply: Any, floor: float) -> None:
-    """Refuse to answer where a component holds fewer rows than the floor."""
-    part = getattr(reply, "fits", reply)  # to a part of the rows each
-    params = getattr(part, "params", None)
-    if floor <= 0 or params is None:
-        return
-    n_rows = np.asarray(part.n_rows)
-    held = float(np.min(params.weights * n_rows.reshape(*n_rows.shape, *(1,) * (params.weights.ndim - n_rows.ndim))))
-    if held < floor:
-        raise DeclinedError("floor", f"a component holds {held:.3g} rows, and the floor is {floor:g}.")

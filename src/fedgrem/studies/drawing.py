@@ -1,4 +1,4 @@
-"""How the figures of studies look, whatever they show. No pyplot, hence no global state and no display."""
+"""How the figures of studies look, whatever they show."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgrem.errors import MissingExtraError
-from fedgrem.report.names import name_of
-from fedgrem.studies.pages.stats import Stat
+from fedgrem.report.text import name_of
+from fedgrem.studies.base import Stat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,23 +61,3 @@ def plain_ticks(ax: Axes, x: Any) -> None:
     ax.set_xscale("log")
     ax.set_xticks(x, [f"{value:g}" for value in x])
     ax.xaxis.set_minor_locator(NullLocator())
-
-
-def tidy(ax: Axes, axis: Any = "y") -> None:
-    """No frame above and to the right, a pale grid behind."""
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    ax.grid(axis=axis, which="major", color="#E6E6E6", linewidth=0.8)
-    ax.set_axisbelow(True)
-
-
-def new_figure(size: tuple[float, float]) -> Figure:
-    """An empty figure of so many inches, or word of what is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "the figures of a study need matplotlib, which is not installed; run: pip install 'fedgrem[plots]'. "
-            "The rows are kept: run the same command again afterwards."
-        ) from error
-    return Figure(figsize=size, layout="constrained", dpi=160)

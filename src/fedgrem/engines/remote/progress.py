@@ -1,4 +1,4 @@
-"""Watching a run from outside: the lines that the center writes into the run's folder."""
+"""How a run goes: lines that the center writes into the run's folder, for whoever watches it from outside."""
 
 import json
 import time
@@ -6,12 +6,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedgrem.engines.remote.run import PROGRESS
 from fedgrem.fit.conversation import Progress
 
+PROGRESS = "progress.jsonl"
 STEP = 0.05
 """Seconds between two looks."""
 ENDS = ("finished", "paused", "failed")
+
+
+class Diary:
+    """One line per thing that a watcher may want to see, in the run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / PROGRESS
+
+    def write(self, **line: Any) -> None:
+        """Add a line."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 class Outcome(NamedTuple):

@@ -4,7 +4,7 @@ UCI's processed files (``pendigits.tra``, ``pendigits.tes``) do not say who wrot
 format (``pendigits-orig.tra``, ``pendigits-orig.tes``) do, in lines ``.COMMENT <digit> <writer> <sample number>``, and
 are in the same order. Writers are counted from 1 in both halves and are not the same people: 1 to 14 of the second
 become 31 to 44. The data are UCI's data set 81 (CC BY 4.0, Alpaydin and Alimoglu 1996). What is checked is the joined
-table (:func:`table_digest`).
+table, since UCI publishes no check sum of its archive.
 """
 
 import csv
@@ -22,28 +22,19 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem.errors import InputError
-from fedgrem.studies.loaders.dataset import Progress, RealData, checked_folder, progress_of
-from fedgrem.studies.loaders.download import cache_folder, fetch
-from fedgrem.studies.loaders.lzw import unpack_z
+from fedgrem.studies.download import Progress, cache_folder, fetch
+from fedgrem.studies.images import RealData, checked_folder
+from fedgrem.studies.lzw import unpack_z
 from fedgrem.types import Array
 
 N_FEATURES = 16
-FIRST_TEST_WRITER = 31
-PROCESSED = ("pendigits.tra", "pendigits.tes")
-RECORDED = ("pendigits-orig.tra", "pendigits-orig.tes")
+HALVES = (("pendigits.tra", "pendigits-orig.tra", 0), ("pendigits.tes", "pendigits-orig.tes", 30))
+"""Features and digits, recordings, and what is added to the writers' numbers."""
+FILES = [name for processed, recorded, _ in HALVES for name in (processed, recorded)]
 PREPARED = ("pendigits_with_writer.csv", "pendigits_with_writer.csv.gz")
+COLUMNS = [*(f"f{j + 1}" for j in range(N_FEATURES)), "digit", "writer"]
+"""Of a joined table: x and y of eight points along the pen's way, 0 to 100; 0 to 9; 1 to 44."""
 _COMMENT = re.compile(rb"^\.COMMENT[ \t]+(\d+)[ \t]+(\d+)[ \t]+(\d+)(?:[ \t].*)?\r?$", re.MULTILINE)
-
-
-class PenTable(NamedTuple):
-    """All samples, training half first, in UCI's order."""
-
-    features: Array
-    """(N, 16) integers 0..100: x and y of eight points along the pen's way."""
-    digit: Array
-    """(N,) integers 0..9."""
-    writer: Array
-    """(N,) integers 1..44."""
 
 
 class PenSource(NamedTuple):
@@ -61,112 +52,111 @@ PEN = PenSource(
 )
 
 
-def load_pen(
-    folder: str | Path | None = None, *, source: PenSource = PEN, on_progress: Progress | None = None
-) -> RealData:
+def load_pen(folder: Path | None = None, on_progress: Progress | None = None, source: PenSource = PEN) -> RealData:
     """10,992 handwritten digits of 44 writers, each a site: x and y of eight points along the pen's way, 0 to 100.
 
     Parameters
     ----------
     folder : that holds (itself or in its folder ``pendigits``) our joined table ``pendigits_with_writer.csv`` or
         ``.csv.gz``, UCI's four files, or its archive. None downloads the archive (1.7 MB) and keeps it in the cache.
-    source : where to download from, and the check sum of the joined table.
     on_progress : called while downloading.
+    source : where to download from, and the check sum of the joined table.
     """
     if folder is not None:
-        table = find_pen(checked_folder(folder))
-        _check_pen(table, str(folder), source, "get the files again")
+        table = _checked(_find(checked_folder(folder)), f"{folder}", source, "get the files again")
     else:
         archive = fetch(
-            source.address,
-            cache_folder() / "data" / "pendigits" / "pendigits.zip",
-            on_progress=progress_of(on_progress, "pendigits.zip"),
+            source.address, cache_folder() / "data" / "pendigits" / "pendigits.zip", on_progress=on_progress
         )
         try:
-            table = read_archive(archive)
-            _check_pen(table, source.address, source, "run the same command again to download it anew")
+            remedy = "run the same command again to download it anew"
+            table = _checked(_from_archive(archive), source.address, source, remedy)
         except InputError:
             archive.unlink()  # nothing but its content tells whether it is the right one
             raise
-    columns = tuple(f"{axis}{point}" for point in range(1, 9) for axis in "xy")
-    return RealData(table.features.astype(np.float64), table.digit, table.writer, columns, "pen")
+    return RealData(table[:, :N_FEATURES].astype(np.float64), table[:, -2], table[:, -1])
 
 
-def table_digest(table: PenTable) -> str:
+def table_digest(table: Array) -> str:
     """The sha256 of joined Pen digits: writer, digit and features of each row as 64-bit integers, in file order."""
-    whole = np.column_stack([table.writer, table.digit, table.features])
+    whole = np.column_stack([table[:, -1], table[:, -2], table[:, :N_FEATURES]])
     return hashlib.sha256(whole.astype("<i8").tobytes()).hexdigest()
 
 
-def _check_pen(table: PenTable, origin: str, source: PenSource, remedy: str) -> None:
+def _checked(table: Array, origin: str, source: PenSource, remedy: str) -> Array:
     got = table_digest(table)
     if got != source.sha256:
         raise InputError(
-            f"{origin}: the Pen digits have the wrong check sum: expected {source.sha256}, got {got} of "
-            f"{len(table.digit)} joined rows; {remedy}."
+            f"{origin}: the Pen digits have the wrong check sum: expected {source.sha256}, got {got} of {len(table)} "
+            f"joined rows; {remedy}."
         )
+    return table
 
 
-def find_pen(folder: Path) -> PenTable:
+def _find(folder: Path) -> Array:
     """The table from what a folder holds: our joined table, UCI's four files, or its archive."""
     places = [folder / "pendigits", folder]
+    for path in (place / name for place in places for name in PREPARED):
+        if path.is_file():
+            return _read_prepared(path)
     for place in places:
-        for name in PREPARED:
-            if (place / name).is_file():
-                return read_prepared(place / name)
-    for place in places:
-        if all(_on_disk(place, name) for name in (*PROCESSED, *RECORDED)):
-            return join(partial(_read, place), place)
-    for place in places:
-        for archive in sorted(place.glob("*.zip")):
-            if archive.name.startswith("pen"):
-                return read_archive(archive)
+        if all((place / name).is_file() or (place / f"{name}.Z").is_file() for name in FILES):
+            return _join(partial(_read, place), place)
+    for archive in (path for place in places for path in sorted(place.glob("pen*.zip"))):
+        return _from_archive(archive)
     raise InputError(
         f"{folder} holds no Pen digits; expected, there or in its folder pendigits, {PREPARED[0]} (or .gz), UCI's four "
-        f"files {', '.join((*PROCESSED, *RECORDED))} (the last two also as .Z), or its archive pen*.zip. Without a "
-        "folder (in the shell: --data FOLDER) they are downloaded."
+        f"files {', '.join(FILES)} (the recordings also as .Z), or its archive pen*.zip. Without a folder (in the "
+        "shell: --data FOLDER) they are downloaded."
     )
 
 
-def read_archive(path: Path) -> PenTable:
+def _read(place: Path, name: str) -> bytes:
+    return (place / name).read_bytes()
+
+
+def _from_archive(path: Path) -> Array:
     """The table from UCI's archive of data set 81."""
     try:
         with zipfile.ZipFile(path) as archive:
             held = {member.rsplit("/", 1)[-1]: archive.read(member) for member in archive.namelist()}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise InputError(f"{path} cannot be read ({error}); is it UCI's complete archive?") from error
-    return join(lambda name: _unpacked(held, name, path), path)
+    return _join(held.__getitem__, path)
 
 
-def read_prepared(path: Path) -> PenTable:
+def _read_prepared(path: Path) -> Array:
     """The table from a file with columns f1 to f16, digit and writer."""
     try:
         packed = path.read_bytes()
         text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8")
         lines = csv.DictReader(io.StringIO(text))
-        names = [*(f"f{j + 1}" for j in range(N_FEATURES)), "digit", "writer"]
-        table = np.array([[int(line[name]) for name in names] for line in lines], dtype=np.int64)
+        table = np.array([[int(line[name]) for name in COLUMNS] for line in lines], dtype=np.int64)
     except KeyError as error:
         raise InputError(f"{path} has no column {error}; expected f1 to f16, digit and writer.") from error
     except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
         raise InputError(f"{path} cannot be read ({error}); get it again.") from error
     if len(table) == 0:
         raise InputError(f"{path} has no rows; get it again.")
-    return PenTable(table[:, :N_FEATURES], table[:, N_FEATURES], table[:, N_FEATURES + 1])
+    return table
 
 
-def join(read: Callable[[str], bytes], origin: Path) -> PenTable:
-    """Both halves, each sample with its writer.
+def _join(read: Callable[[str], bytes], origin: Path) -> Array:
+    """Both halves, each sample with its writer; ``read`` gives a file's bytes, or says that it is not there."""
 
-    Parameters
-    ----------
-    read : the unpacked bytes of UCI's file of that name.
-    origin : where they come from, for complaints.
-    """
-    features, digits, writers = [], [], []
-    for processed, recorded, offset in zip(PROCESSED, RECORDED, (0, FIRST_TEST_WRITER - 1), strict=True):
-        table = _features(read(processed), f"{origin}: {processed}")
-        comments = np.array(_COMMENT.findall(read(recorded)), dtype=np.int64).reshape(-1, 3)
+    def unpacked(name: str) -> bytes:
+        for kind in (name, f"{name}.Z"):
+            try:
+                content = read(kind)
+            except (KeyError, FileNotFoundError):
+                continue
+            return content if kind == name else unpack_z(content, f"{origin}: {kind}")
+        raise InputError(f"{origin} holds no {name}, neither plain nor as .Z; is it UCI's archive of data set 81?")
+
+    tables = []
+    for processed, recorded, offset in HALVES:
+        table = _features(unpacked(processed), f"{origin}: {processed}")
+        comments = np.array(_COMMENT.findall(unpacked(recorded)), dtype=np.int64).reshape(-1, 3)
         if len(comments) != len(table):
             raise InputError(
                 f"{origin}: {processed} has {len(table)} rows but {recorded} has {len(comments)} recordings; get both "
@@ -180,10 +170,8 @@ def join(read: Callable[[str], bytes], origin: Path) -> PenTable:
                 f"in {recorded}, so their rows do not belong together ({len(differ)} row(s) differ); get both again, "
                 "from the same place."
             )
-        features.append(table[:, :N_FEATURES])
-        digits.append(table[:, N_FEATURES])
-        writers.append(comments[:, 1] + offset)
-    return PenTable(np.concatenate(features), np.concatenate(digits), np.concatenate(writers))
+        tables.append(np.column_stack([table, comments[:, 1] + offset]))
+    return np.concatenate(tables)
 
 
 def _features(text: bytes, name: str) -> Array:
@@ -195,20 +183,3 @@ def _features(text: bytes, name: str) -> Array:
     if table.shape[1] != N_FEATURES + 1:
         raise InputError(f"{name} has {table.shape[1]} columns, expected 16 features and the digit; get it again.")
     return table
-
-
-def _on_disk(place: Path, name: str) -> bool:
-    return (place / name).is_file() or (place / f"{name}.Z").is_file()
-
-
-def _read(place: Path, name: str) -> bytes:
-    path = place / name
-    return path.read_bytes() if path.is_file() else unpack_z((place / f"{name}.Z").read_bytes(), f"{path}.Z")
-
-
-def _unpacked(held: dict[str, bytes], name: str, archive: Path) -> bytes:
-    if name in held:
-        return held[name]
-    if f"{name}.Z" in held:
-        return unpack_z(held[f"{name}.Z"], f"{archive}: {name}.Z")
-    raise InputError(f"{archive} holds no {name}, neither plain nor as .Z; is it UCI's archive of data set 81?")
