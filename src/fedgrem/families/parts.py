@@ -9,6 +9,7 @@ pulls and penalties then mean the same in every type of column.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,6 +79,7 @@ class Part(Protocol):
 # -- probabilities as points of a sphere
 
 
+@cache
 def _basis(n_levels: int) -> Array:
     """(L - 1, L) orthonormal directions in which the roots of probabilities can leave those of an even choice."""
     found = np.zeros((n_levels - 1, n_levels))

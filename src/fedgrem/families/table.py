@@ -79,6 +79,14 @@ class Table(ExponentialFamily):
     reg_covar: float = 1e-6
 
     @cached_property
+    def _hash(self) -> int:
+        return hash((self.types, self.covariance, self.degrees, self.prior_rows, self.reg_covar))
+
+    def __hash__(self) -> int:
+        """Found once: what is derived from rows is kept by family."""
+        return self._hash
+
+    @cached_property
     def layout(self) -> Layout:
         """The parts: categories by their number of levels, counts, continuous columns, robust ones."""
         places: dict[Any, list[int]] = {}
@@ -323,7 +331,7 @@ class Table(ExponentialFamily):
         for part, q, _ in lay.plain:
             if column in part.columns:
                 each = part.n_parameters // len(part.columns)
-                return q.start + each * part.columns.index(column) + np.arange(each)
+                return np.asarray(q.start + each * part.columns.index(column) + np.arange(each))
         for one, own in ((lay.continuous, lay.theta[0]), (lay.robust, lay.theta[1])):
             if one is not None and column in one.columns:
                 return np.array([own.start + one.columns.index(column)])
