@@ -289,7 +289,7 @@ def test_robust_columns_find_location_scale_and_degrees_where_gaussian_ones_do_n
         theta = family.maximize(stack, params, sums)
         params = Params(np.ones((1, 1)), theta, family.noise_step(sums, theta, params.noise))
     found = np.array([params.theta[0, 0, 0], *np.exp(params.noise[0, 0])])
-    np.testing.assert_allclose(found, [5.0, 2.0, 3.0], rtol=0.07)
+    np.testing.assert_allclose(found, [5.0, 2.0, 3.0], rtol=0.1)
 
     def value(at):
         return stats.t.logpdf(rows[:, 0], at[2], at[0], at[1]).sum()

@@ -181,7 +181,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         sharing=sharing(model),
         n_local_only=int(model.local_only_.sum()),
         profile=model.profile() if isinstance(model, FederatedTableMixture) else None,
-        notes=tuple(str(note) for note in model.notes_),
+        notes=tuple(str(note) for note in getattr(model, "notes_", ())),  # older saved models have none
     )
 
 
