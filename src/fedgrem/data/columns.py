@@ -176,7 +176,7 @@ def near(name: str, names: Sequence[str]) -> str:
     >>> near("hights", ["height", "weight"]), near("x", ["height"])
     ("; did you mean 'height'?", '')
     """
-    found = get_close_matches(name.lower(), [other.lower() for other in names], n=1, cutoff=0.7)
+    found = get_close_matches(name.lower(), [other.lower() for other in names], n=1, cutoff=0.6)
     return "" if not found else f"; did you mean {next(n for n in names if n.lower() == found[0])!r}?"
 
 

@@ -134,7 +134,7 @@ class FederatedTableMixture(FederatedDensity):
     @property
     def _types(self) -> tuple[Column, ...]:
         """What the columns are, as a fit found or was told."""
-        if not hasattr(self, "columns_"):
+        if hasattr(self, "_agreed"):
             found: tuple[Column, ...] = self._agreed
             return found
         return tuple(
@@ -162,7 +162,7 @@ class FederatedTableMixture(FederatedDensity):
         return encode_like(X, self._types, sites)
 
     def _validate_federation(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Rows, Federation]:
-        types = read_columns(X, self.columns, sites)
+        types = self._agreed = read_columns(X, self.columns, sites)
         rows, federation = super()._validate_federation(encode_like(X, types, sites), y, sites, sample_weight)
         return rows, replace(federation, types=types)
 
@@ -227,7 +227,8 @@ class FederatedTableMixture(FederatedDensity):
     # -- what a fit found
 
     def _take_over(self, result: FitResult, labels: Array, search: Search | None) -> None:
-        self._agreed = self._types if not hasattr(self, "_agreed") else self._agreed
+        if not hasattr(self, "_agreed"):  # the fit ran elsewhere
+            self._agreed = declared_columns(self._column_names(), self.columns)
         super()._take_over(self._completed(result), labels, search)
 
     def _unseen(self, result: FitResult) -> Array:
