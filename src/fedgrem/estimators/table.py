@@ -137,6 +137,8 @@ class FederatedTableMixture(FederatedDensity):
         if hasattr(self, "_agreed"):
             found: tuple[Column, ...] = self._agreed
             return found
+        if not hasattr(self, "columns_"):  # the fit runs elsewhere
+            return declared_columns(self._column_names(), self.columns)
         return tuple(
             Column(name, kind, tuple(str(level) for level in self.levels_.get(name, ())))
             for name, kind in self.columns_.items()
@@ -227,8 +229,6 @@ class FederatedTableMixture(FederatedDensity):
     # -- what a fit found
 
     def _take_over(self, result: FitResult, labels: Array, search: Search | None) -> None:
-        if not hasattr(self, "_agreed"):  # the fit ran elsewhere
-            self._agreed = declared_columns(self._column_names(), self.columns)
         super()._take_over(self._completed(result), labels, search)
 
     def _unseen(self, result: FitResult) -> Array:
