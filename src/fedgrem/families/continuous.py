@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.data.stack import Stack
+from fedgrem.data.stack import Stack, scratch
 from fedgrem.families.covariance import LEAST_MASS, Scale, lifted
 from fedgrem.kernels.triangle import lower, products, symmetric
 from fedgrem.types import Array
@@ -222,26 +222,20 @@ class GapsTerm:
         size = self._theta.shape[-1]
         i, j, _ = lower(size)
         found = np.empty((*mass.shape[:2], size + len(i)))
+        pulled = scratch("gaps", (mass.shape[1], mass.shape[2], size))
         for k, precision in enumerate(self._precision):
             theta, covariance = self._theta[k], self._covariance[k]
-            held, shift = np.zeros(theta.shape[:1]), np.zeros(theta.shape)
-            scatter = np.zeros((*theta.shape, size))
+            by_pattern = np.zeros(precision.shape[:2])
             for u, at, rows in self._here(k, place):
-                own = mass[k][:, at]
-                told, here = own @ self._features[k, rows], own.sum(axis=-1)
-                inward = covariance @ precision[:, u]  # from what is seen to all columns
-                cells = told[:, :size]
-                away = cells - here[:, None] * theta
-                moved = (inward @ away[..., None])[..., 0]
-                cross = theta[:, :, None] * cells[:, None, :]
-                square = here[:, None, None] * theta[:, :, None] * theta[:, None]
-                about = symmetric(told[:, size:]) - cross - cross.swapaxes(-1, -2) + square
-                scatter += inward @ about @ inward.swapaxes(-1, -2)
-                scatter += here[:, None, None] * (covariance - inward @ covariance)
-                shift += moved
-                held += here
+                pulled[:, at] = (self._features[k, rows, :size] - theta[:, None]) @ precision[:, u]
+                by_pattern[:, u] = mass[k][:, at].sum(axis=-1)
+            # With g = G (x - theta), a row is expected at theta + S g, with the covariance S - S G S about it.
+            held = by_pattern.sum(axis=-1)
+            shift = (covariance @ (mass[k][:, None] @ pulled).swapaxes(-1, -2))[..., 0]
+            known = (by_pattern[:, None] @ precision.reshape(*by_pattern.shape, -1))[:, 0].reshape(-1, size, size)
+            second = (pulled * mass[k][..., None]).swapaxes(-1, -2) @ pulled
+            raw = covariance @ (second - known) @ covariance + held[:, None, None] * covariance
             cross = theta[:, :, None] * shift[:, None]
-            square = held[:, None, None] * theta[:, :, None] * theta[:, None]
-            raw = scatter + cross + cross.swapaxes(-1, -2) + square
+            raw += cross + cross.swapaxes(-1, -2) + held[:, None, None] * theta[:, :, None] * theta[:, None]
             found[k] = np.concatenate([shift + held[:, None] * theta, raw[:, i, j]], axis=-1)
         return found
