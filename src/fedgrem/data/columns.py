@@ -208,11 +208,12 @@ def _cells_of(table: Any, names: Sequence[str], who: str = "the table") -> dict[
             raise InputError(f"{who} has shape {array.shape}, expected (n, {len(names)}): one column for each name.")
         return {name: _of_values(array[:, j]) for j, name in enumerate(names)}
     frame: Any = nw.from_native(table, eager_only=True)
-    lacking = [name for name in names if name not in frame.columns]
+    called = {str(name): name for name in frame.columns}  # pandas may call them by numbers
+    lacking = [name for name in names if name not in called]
     if lacking:
-        there = [str(name) for name in frame.columns]
+        there = list(called)
         raise InputError(f"{who} has no column {lacking[0]!r}{near(lacking[0], there)}; its columns are {there}.")
-    return {name: _of_series(frame[name]) for name in names}
+    return {name: _of_series(frame.get_column(called[name])) for name in names}
 
 
 def _of_series(series: Any) -> Cells:

@@ -1,11 +1,12 @@
 """Mixtures over tables of mixed columns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import validate_data
 
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.columns import (
@@ -21,6 +22,7 @@ from fedgrem.data.columns import (
 )
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table as Rows
+from fedgrem.data.tables import is_frame, is_site_list
 from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.density import FederatedDensity
@@ -160,10 +162,23 @@ class FederatedTableMixture(FederatedDensity):
     def _missing_allowed(self) -> bool:
         return True
 
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
     def _as_numbers(self, X: Any, sites: Any) -> Any:
-        return encode_like(X, self._types, sites)
+        return encode_like(self._checked(X, reset=False), self._types, sites)
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        """What is one array is checked as scikit-learn does it; frames and tables by site are by their columns."""
+        if is_frame(X) or is_site_list(X) or (isinstance(X, Mapping) and not hasattr(X, "shape")):
+            return X
+        least = 2 if reset else 1
+        return validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, ensure_min_samples=least)
 
     def _validate_federation(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Rows, Federation]:
+        X = self._checked(X, reset=True)
         types = self._agreed = read_columns(X, self.columns, sites)
         rows, federation = super()._validate_federation(encode_like(X, types, sites), y, sites, sample_weight)
         return rows, replace(federation, types=types)
