@@ -94,6 +94,11 @@ class Influence(NamedTuple):
     """() of the central problem."""
     gap: Array
     """() gradient norm of the central problem at its solution, in units of the common noise: the certificate."""
+    between: Array | None = None
+    """(R,) the between-site variance, in units of the common noise; None where penalties decide. Where it does, the
+    threshold is by how much each was moved, a part of its distance."""
+    noise_between: Array | None = None
+    """(C,) likewise of the noise, in coordinates about the common one."""
 
 
 class FitResult(NamedTuple):

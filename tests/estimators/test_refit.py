@@ -22,11 +22,13 @@ def test_a_second_fit_finds_what_a_fresh_one_would():
 def test_nothing_is_left_of_a_chosen_penalty_where_one_is_given():
     rows, _ = sites(n_sites=4, n=60)
     model = FederatedGaussianMixture(3, **FAST | {"penalty": "auto"}).fit(rows)
-    assert len(model.penalty_path_["penalties"]) == 10
+    assert len(model.penalty_path_["penalties"]) == 2
+    assert np.isfinite(model.between_site_variance_).all()
     assert np.isfinite(model.site_gain_).all()
     del rows["s3"]
     model.set_params(penalty=2.0).fit(rows)
     assert model.penalty_path_ == {}
+    assert np.isnan(model.between_site_variance_).all()
     assert np.isnan(model.site_gain_).all()
     assert model.local_only_.tolist() == [False] * 3
     assert len(summarize(model).sites) == 3

@@ -23,6 +23,7 @@ from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.conversation import Replies, converse, everyone
 from fedgrem.fit.fit import run
 from fedgrem.fit.penalty import (
+    ESTIMATED,
     PENALTIES,
     ROUNDS,
     TOGETHER,
@@ -212,7 +213,9 @@ def test_regressions_take_more_steps_on_the_path_than_means_whatever_the_fit_tak
 def test_only_a_noise_of_many_numbers_has_a_penalty_of_its_own():
     few = simulate("mor", n_sites=4, n_rows=60)
     one = FederatedRegressionMixture(2, random_state=0).fit(few.rows, few.targets)
-    many = FederatedGaussianMixture(2, random_state=0).fit(simulate("gmm", n_sites=4, n_rows=60).rows)
+    thresholds = FedGrEM(center="redescending")
+    many = FederatedGaussianMixture(2, algorithm=thresholds, random_state=0)
+    many.fit(simulate("gmm", n_sites=4, n_rows=60).rows)
     assert len(one.penalty_path_["noise_penalties"]) == 0
     assert one.noise_penalty_ == one.penalty_
     assert len(many.penalty_path_["noise_penalties"]) > 2
@@ -456,8 +459,12 @@ def test_pooling_on_demand_takes_the_given_penalty():
 
 def test_alike_sites_are_pulled_strongly_and_beat_the_papers_penalty(alike, chosen):
     honest = alike.honest
-    assert chosen.penalty_ >= 1.4
-    assert chosen.penalty_path_["penalties"].tolist() == list(PENALTIES)
+    assert chosen.penalty_path_["penalties"].tolist() == list(ESTIMATED)
+    np.testing.assert_array_equal(chosen.between_site_variance_, 0.0)
+    by_threshold = FederatedGaussianMixture(**PAPER, algorithm=FedGrEM(center="redescending")).fit(alike.rows)
+    assert by_threshold.penalty_ >= 1.4
+    assert by_threshold.penalty_path_["penalties"].tolist() == list(PENALTIES)
+    assert np.isnan(by_threshold.between_site_variance_).all()
     assert np.all(chosen.site_gain_[honest] > 0)
     assert np.sum(chosen.site_gain_[honest] > 2 * chosen.site_gain_se_[honest]) >= 7
     fixed = FederatedGaussianMixture(**PAPER, penalty=2.0).fit(alike.rows)
@@ -467,6 +474,7 @@ def test_alike_sites_are_pulled_strongly_and_beat_the_papers_penalty(alike, chos
         return away.min(axis=2).max()
 
     assert error(chosen) < 0.8 * error(fixed)
+    assert error(by_threshold) < 0.8 * error(fixed)
     # The rounds, a score, and a score of pooled weights.
     assert 3 <= chosen.cost_["penalty_exchanges"] <= ROUNDS + 2
     assert "penalty_exchanges" not in fixed.cost_
@@ -489,7 +497,8 @@ def test_sites_that_have_nothing_in_common_are_hardly_pulled():
     rows = {f"s{k}": 12 * generator.normal(size=(2, 1, 3)) + generator.normal(size=(2, 60, 3)) for k in range(5)}
     model = FederatedGaussianMixture(2, covariance_type="identity", random_state=0)
     model.fit({name: both.reshape(-1, 3) for name, both in rows.items()})
-    assert model.penalty_ <= 0.7
+    assert (model.between_site_variance_ > 10.0).all()
+    assert (model.site_threshold_ < 0.05 * model.site_distance_).all()
 
 
 def test_a_site_that_loses_clearly_is_given_its_own_fit_back(alike):

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from fedgrem.kernels.center import WEIGHT_CAP, alternate_to_center, capped_rows, shrink, shrink_to_center, trust
+from fedgrem.kernels.center import (
+    WEIGHT_CAP,
+    alternate_to_center,
+    between_sites,
+    capped_rows,
+    shrink,
+    shrink_to_center,
+    trust,
+)
 
 solve, alternate = shrink_to_center, alternate_to_center
 
@@ -344,3 +352,57 @@ def test_only_those_present_say_what_distance_is_usual():
 def test_where_most_sites_agree_exactly_all_count():
     theta = np.array([0.0, 0.0, 0.0, 0.0, 5.0])[:, None, None]
     np.testing.assert_array_equal(trust(theta, np.ones((5, 1)), np.zeros((1, 1))), 1.0)
+
+
+# -- how much sites truly differ
+
+
+def differing(seed, between, n_sites=20, n_components=3, size=10):
+    generator = np.random.default_rng(seed)
+    rows = generator.uniform(10.0, 80.0, size=(n_sites, n_components))
+    away = generator.normal(size=(n_sites, n_components, size)) * np.sqrt(between + 1.0 / rows)[..., None]
+    return away, rows
+
+
+@pytest.mark.parametrize("between", [0.05, 0.3, 2.0])
+def test_the_between_site_variance_is_found(between):
+    found = [between_sites(*differing(seed, between), np.zeros((3, 10)))[0].mean() for seed in range(30)]
+    assert np.mean(found) == pytest.approx(between, rel=0.1)
+
+
+def test_sites_that_are_alike_are_found_to_be_so_and_trusted():
+    told = [between_sites(*differing(seed, 0.0), np.zeros((3, 10))) for seed in range(30)]
+    assert np.mean([(between == 0).all() for between, _ in told]) >= 0.9
+    assert np.mean([trust.min() for _, trust in told]) > 0.95
+
+
+@pytest.mark.parametrize("far", [3.0, 1e3, 1e100])
+@pytest.mark.parametrize("bad", [2, 4, 8])
+def test_a_minority_cannot_move_the_between_site_variance_beyond_what_honest_sites_vary(bad, far):
+    for seed in range(10):
+        theta, rows = differing(seed, 0.2)
+        plain, _ = between_sites(theta[bad:], rows[bad:], np.zeros((3, 10)))
+        theta[:bad] = far * np.sign(theta[:bad])
+        with np.errstate(over="ignore"):
+            between, trust = between_sites(theta, rows, np.zeros((3, 10)))
+        assert (between <= 3.0 * plain).all()
+        assert (between >= plain / 3.0).all()
+        if far > 100:
+            assert (trust[:bad] == 0).all()
+
+
+def test_sites_that_were_not_heard_count_for_nothing():
+    theta, rows = differing(0, 0.2)
+    theta[3] = 1e6
+    present = np.arange(20) != 3
+    between, _ = between_sites(theta, rows, np.zeros((3, 10)), present)
+    without, _ = between_sites(theta[present], rows[present], np.zeros((3, 10)))
+    np.testing.assert_allclose(between, without)
+
+
+def test_one_component_that_differs_does_not_hide_behind_the_others():
+    theta, rows = differing(1, 0.0)
+    theta[:, 0] += np.random.default_rng(2).normal(size=(20, 10))
+    between, _ = between_sites(theta, rows, np.zeros((3, 10)))
+    assert between[0] > 0.3
+    assert (between[1:] < 0.05).all()

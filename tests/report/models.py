@@ -36,6 +36,7 @@ def made_up(n_sites=5, n_features=3, n_components=2, *, cls=FederatedGaussianMix
     model.n_rows_ = np.full(n_sites, 100.0)
     model.n_rounds_, model.converged_ = n_rounds, True
     model.n_components_ = n_components
+    model.between_site_variance_ = np.full(n_components, np.nan)
     model.site_threshold_ = 4.0 / np.sqrt(100.0 * n_components * model.weights_)
     model.vanished_ = np.zeros((n_sites, n_components), dtype=bool)
     model.penalty_ = model.noise_penalty_ = model._given_penalty()

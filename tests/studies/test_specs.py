@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from fedgrem.algorithms.registry import ALGORITHMS
+from fedgrem.algorithms.robust_rules import ROBUST_RULES
+from fedgrem.attacks import ATTACKS
 from fedgrem.errors import InputError
 from fedgrem.studies.base import METHODS, OURS
 from fedgrem.studies.paper import TABLES, reported
@@ -29,8 +31,8 @@ def test_the_step_size_study_covers_the_papers_tables_with_both_thresholds():
         np.testing.assert_allclose([m.penalty for m in methods], penalties)
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_study_runs_our_system_with_the_papers_central_problem_and_single_steps(name):
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != "attacks"])
+def test_every_study_of_the_paper_runs_our_system_with_its_central_problem_and_single_steps(name):
     ours = [m for m in find_study(name, True).methods if m.algorithm == "fedgrem"]
     assert ours
     assert all(m.options.items() >= OURS.items() for m in ours)
@@ -61,6 +63,20 @@ def test_the_theory_study_varies_one_thing_at_a_time_and_follows_the_rounds_from
     rounds = [s for s in study.settings if s.panel == "T"]
     assert [s.rounds for s in rounds] == [s.x for s in rounds]
     assert {s.start for s in rounds} == {"poor"}
+
+
+def test_the_study_of_attacks_runs_our_defaults_against_every_rule_of_the_field_in_every_cell():
+    study = find_study("attacks")
+    ours = study.methods[0]
+    assert (ours.name, ours.options, ours.penalty) == ("fedgrem", {}, None)
+    told = {name for method in study.methods if (name := method.options.get("center"))}
+    assert told == set(ROBUST_RULES)
+    assert {m.options["center"] for m in study.methods if m.options.get("mixing")} == told - {"mean"}
+    tried = {s.simulation["attack"] for s in study.settings}
+    assert tried <= {"none", *ATTACKS}
+    cells = {(s.simulation["n_sites"], s.simulation["h"], s.simulation["share"]) for s in study.settings}
+    assert cells == {(k, h, share) for k in (10, 20) for h in (0.0, 1.0) for share in (0.1, 0.2, 0.3, 0.4)}
+    assert len(study.settings) == len(tried) * len(cells)
 
 
 def test_methods_and_seeds_can_be_chosen_and_unknown_methods_are_refused():

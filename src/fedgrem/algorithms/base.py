@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from fedgrem.algorithms.center_rules import CenterRule, Redescending
+from fedgrem.algorithms.center_rules import Redescending
+from fedgrem.algorithms.centered import CenterRule
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
 from fedgrem.kernels.randomness import generator_for
@@ -41,6 +42,8 @@ class Pull(NamedTuple):
     """(K,) False for sites that keep their own answer and have no part in the center."""
     weights_penalty: Array | float = 0.0
     """() C of the mixture weights; 0 leaves every site its own."""
+    estimated: bool = False
+    """Whether the center rule finds how strongly to pull, and penalties only bound that."""
 
 
 class Algorithm(Protocol):
@@ -70,6 +73,10 @@ class Algorithm(Protocol):
     @property
     def rule(self) -> CenterRule:
         """How estimates of sites become a center, where they are pulled to one."""
+        ...
+
+    def estimates(self, family: Family) -> bool:
+        """Whether its center rule finds how strongly to pull sites of this family together."""
         ...
 
     def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
@@ -102,6 +109,10 @@ class Options:
     penalty_decay: Any = 0.1
     pool_weights: Any = False
     rule: Any = Redescending()
+
+    def estimates(self, family: Family) -> bool:
+        """Whether the center rule finds how strongly to pull: no."""
+        return False
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options by name."""

@@ -1,46 +1,29 @@
 """How K site estimates of a component become a center: one class a rule, a value that an algorithm holds."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar
 
 import numpy as np
+from scipy.special import chdtri
 
-from fedgrem.kernels.center import alternate_to_center, capped_rows, shrink_to_center, trust
+from fedgrem.algorithms.centered import Centered, CenterRule
+from fedgrem.algorithms.robust_rules import ROBUST_RULES
+from fedgrem.kernels.center import (
+    alternate_to_center,
+    between_sites,
+    capped_rows,
+    median,
+    shrink,
+    shrink_to_center,
+    trust,
+)
 from fedgrem.kernels.log_ratio import from_log_ratio, to_log_ratio
 from fedgrem.types import Array
 
-
-class Centered(NamedTuple):
-    """What a center rule answers."""
-
-    shrunk: Array
-    """(K, ..., R, q)"""
-    center: Array
-    """(..., R, q)"""
-    trust: Array
-    """(K, ..., R) in [0, 1]: by what the rule multiplied each site's weight."""
-    iterations: Array
-    gap: Array
-
-
-class CenterRule(Protocol):
-    """A function of site estimates in noise units."""
-
-    name: ClassVar[str]
-
-    def __call__(
-        self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
-    ) -> Centered:
-        """The center, and the sites shrunk to it.
-
-        Parameters
-        ----------
-        theta : (K, ..., R, q) estimates, aligned; start : (..., R, q) the last center.
-        weight, threshold, held : (K, ..., R) what a site counts for, how far it is pulled, and how many rows its
-            estimate rests on.
-        present : (K,) whose estimates are of this round; the others have weight 0.
-        """
-        ...
+FAR_CHANCE = 0.2
+"""An honest site is with this chance farther out than up to where its pull on the center grows with its distance."""
+MOST_ROWS = 3.0
+"""Times the rows of the median site, in a component, that a site counts for at the most."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +31,7 @@ class Huber:
     """The paper's central problem, solved to tolerance: Huber's location with each site's threshold."""
 
     name: ClassVar[str] = "huber"
+    estimates: ClassVar[bool] = False
 
     def __call__(
         self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
@@ -78,6 +62,7 @@ class Alternating:
     """The paper's way to that problem: a few alternating sweeps, which stop short of its solution."""
 
     name: ClassVar[str] = "alternating"
+    estimates: ClassVar[bool] = False
     sweeps: int = 2
 
     def __call__(
@@ -90,7 +75,38 @@ class Alternating:
         return Centered(found.shrunk, found.center, np.ones_like(weight), found.iterations, found.gap)
 
 
-CENTER_RULES: dict[str, type[CenterRule]] = {rule.name: rule for rule in (Redescending, Huber, Alternating)}
+@dataclass(frozen=True)
+class EmpiricalBayes:
+    r"""Every site shrunk as far as the sites, being as alike as they are, call for.
+
+    With :math:`\tau^2` the between-site variance of a component and m the rows of a site, the center is Huber's
+    location with weights :math:`1 / (\tau^2 + 1/m)`, and the site moves to it by the part
+    :math:`1 / (1 + m\tau^2)`: exactly onto it where :math:`\tau^2 = 0`, hardly at all where its rows say more than the
+    others do, and not where it is too far out to be one of them. A site counts for at most three times the rows of the
+    median site.
+    """
+
+    name: ClassVar[str] = "empirical-bayes"
+    estimates: ClassVar[bool] = True
+
+    def __call__(
+        self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
+    ) -> Centered:
+        """Estimate how much sites differ, then the center, then shrink; a threshold of 0 leaves a site alone."""
+        heard = None if present.all() else present
+        between, trusted = between_sites(theta, held, start, heard)
+        counted = np.minimum(held, MOST_ROWS * median(held if heard is None else held[heard]))
+        say = np.where(weight > 0, trusted * counted / (1.0 + counted * between), 0.0)
+        limit = np.where(threshold > 0, np.sqrt(chdtri(theta.shape[-1], FAR_CHANCE) * (between + 1.0 / held)), 0.0)
+        found = shrink_to_center(theta, say, limit, start)
+        shrunk = shrink(theta, found.center, threshold, most=trusted / (1.0 + held * between))
+        return Centered(shrunk, found.center, trusted, found.iterations, found.gap, between)
+
+
+CENTER_RULES: dict[str, type[CenterRule]] = {
+    **{rule.name: rule for rule in (EmpiricalBayes, Redescending, Huber, Alternating)},
+    **ROBUST_RULES,
+}
 """name -> class; every row runs through the conformance tests."""
 
 

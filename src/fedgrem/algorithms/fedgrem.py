@@ -17,11 +17,12 @@ from fedgrem.algorithms.base import (
     middle_weights,
     vanished,
 )
-from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, CenterRule, Redescending, pool_weights
+from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, EmpiricalBayes, Redescending, pool_weights
+from fedgrem.algorithms.centered import CenterRule
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
-from fedgrem.kernels.center import capped_rows, row_norm, shrink
+from fedgrem.kernels.center import between_sites, capped_rows, row_norm, shrink
 from fedgrem.kernels.log_ratio import shrink_weights
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
@@ -70,6 +71,10 @@ class State(NamedTuple):
     """Parameters, center and common noise before the last extrapolation, to go back to if it was a mistake."""
     told: Told | None = None
     """What sites sent last; None where all are asked in every round."""
+    between: Array | None = None
+    """(..., R) the between-site variance in units of the noise; None where penalties decide."""
+    trust: Array | None = None
+    """(K, ..., R) how much each site is trusted; None likewise."""
 
 
 class Toward(NamedTuple):
@@ -93,6 +98,10 @@ class Toward(NamedTuple):
     """() lambda of the weights, for this site, 0 if they are its own; None unless weights may be pooled."""
     batch: Array | None = None
     """() share of the rows to use in a step; None where that is always 1."""
+    between: Array | None = None
+    """(R,) the between-site variance in units of the noise; None where the penalty alone decides."""
+    trust: Array | None = None
+    """(R,) in [0, 1], by which the pull on this site is multiplied; None likewise."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,8 @@ class FedGrEM(Options):
 
     Parameters
     ----------
-    center : the center rule, an object of :mod:`fedgrem.algorithms.center_rules` or its name.
+    center : the center rule, an object of :mod:`fedgrem.algorithms.center_rules` or
+        :mod:`fedgrem.algorithms.robust_rules`, or its name.
     step_size : C_eta, below 2.
     step_weights : whose weight a step is divided by: that of the present E-step, floored at a fifth of 1/R, which
         settles; or the paper's initial one, which may not.
@@ -143,7 +153,7 @@ class FedGrEM(Options):
 
     name: ClassVar[str] = "fedgrem"
     traits: ClassVar[Traits] = Traits("FedGrEM", "pulled", pulls=True)
-    center: Any = field(default_factory=Redescending)
+    center: Any = field(default_factory=EmpiricalBayes)
     step_size: float = 0.95
     step_weights: Literal["current", "initial"] = "current"
     local_steps: int = 10
@@ -195,6 +205,11 @@ class FedGrEM(Options):
             state = state._replace(trail=new_trail(flat, self.memory), held=(start, center, noise))
         if self.sites < 1.0:
             state = state._replace(told=Told(start, np.ones(start.weights.shape), np.zeros(len(n_rows), dtype=bool)))
+        if pull.estimated:
+            units = None if noise is None else family.open(None, noise, start.theta.shape[-1])
+            theta, about = (family.whiten(t, units) for t in (start.theta, center))
+            between, trusted = between_sites(theta, self._rows(n_rows, start.weights), about)
+            state = state._replace(between=between, trust=trusted)
         common = None if self.pool_weights is False else middle_weights(start.weights)
         return Central(start, center, n_rows, noise, state, common)
 
@@ -216,6 +231,8 @@ class FedGrEM(Options):
                 None if central.weights is None else for_all(central.weights, n_sites),
                 None if central.weights is None else self._weights_penalty(central),
                 None if self.batch == 1.0 else np.full(n_sites, self._batch(central)),
+                None if state.between is None else for_all(state.between, n_sites),
+                state.trust,
             ),
         )
 
@@ -241,13 +258,20 @@ class FedGrEM(Options):
             sums = family.expect(here, params, scale, scored=step == steps - 1)
             weights = weights_of(sums)
             within = self._threshold(n_rows, weights, toward.penalty[..., None])
+            rows = self._rows(stack.n_rows, weights)
 
-            def pull(theta: Array, step_scale: Array, within: Array = within) -> Array:
+            def pull(theta: Array, step_scale: Array, within: Array = within, rows: Array = rows) -> Array:
                 away = row_norm(family.whiten(theta - toward.center, units))
-                return shrink(theta, toward.center, within * _bounded(step_scale), away)
+                if toward.between is None or toward.trust is None:
+                    return shrink(theta, toward.center, within * _bounded(step_scale), away)
+                part = toward.trust / (1.0 + rows * toward.between)
+                return shrink(theta, toward.center, within, away, part)
 
-            several = pull if steps > 1 else None
-            theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights, several)
+            if toward.between is None:
+                several = pull if steps > 1 else None
+                theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights, several)
+            else:
+                theta, step_scale = family.maximize(here, params, sums), np.ones_like(weights)
             if step < steps - 1:
                 if toward.weights is not None and toward.weights_penalty is not None and toward.weights_penalty.any():
                     weights = shrink_weights(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
@@ -278,6 +302,10 @@ class FedGrEM(Options):
             return np.ones_like(weights)
         return np.asarray(np.maximum(weights * weights.shape[-1], LEAST_PART))
 
+    def _rows(self, n_rows: Array, weights: Array) -> Array:
+        """(K, ..., R) how many rows a component holds."""
+        return np.asarray(n_rows.reshape(-1, *(1,) * (weights.ndim - 1)) * self.share(weights) / weights.shape[-1])
+
     def _threshold(self, n_rows: Array, weights: Array, penalty: Array) -> Array:
         """(..., R) of a full step."""
         return np.asarray(penalty / np.sqrt(n_rows * self.share(weights)))
@@ -304,12 +332,16 @@ class FedGrEM(Options):
         # A site that is fitted alone is not pulled, and its threshold of 0 gives it no say either.
         held, weight = n_rows * share, counted * share * present.reshape(lead)
         within = of_sites / np.sqrt(held)
-        found = self.rule(theta, weight / scale, within * scale, held, start, present)
+        if state.pull.estimated:
+            rows = self._rows(central.n_rows, sent.weights)
+            found = self.center_rule(theta, weight, within, rows, start, present)
+        else:
+            found = self.rule(theta, weight / scale, within * scale, held, start, present)
         shrunk, center = (family.unwhiten(t, units) for t in (found.shrunk, found.center))
         # Into the units of the noise and back is not exact: what was moved onto the center is on it.
         on_center = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         shrunk = np.where(on_center, center, shrunk)
-        noise, common = self._shrink_noise(family, central, sent, present)
+        noise, common, noise_between = self._shrink_noise(family, central, sent, present)
         weights, common_weights = sent.weights, central.weights
         if common_weights is not None and np.any(state.pull.weights_penalty):
             weights_penalty = self._weights_penalty(central)
@@ -322,19 +354,33 @@ class FedGrEM(Options):
         if noise is not None and common is not None:
             params = _reseeded(params, center, common, central.n_rows)
         state = state._replace(played=state.played + 1, penalty=penalty)
+        if found.between is not None:
+            state = state._replace(between=found.between, trust=found.trust)
         after = central._replace(params=params, center=center, noise=common, extra=state, weights=common_weights)
         if self.memory:
             after = self._extrapolated(central, after)
         step = 1.0 if self.step_weights == "initial" else self.step_size
         pulled = np.where(state.pull.pulled.reshape(lead), 1.0, 0.0)
-        influence = Influence(weight * found.trust * pulled, within / step, penalty, found.iterations, found.gap)
-        return after, influence
+        if found.between is None:
+            return after, Influence(weight * found.trust * pulled, within / step, penalty, found.iterations, found.gap)
+        moved = np.where(within > 0, np.where(on_center[..., 0], np.inf, row_norm(theta - found.shrunk)), 0.0)
+        say = self._rows(central.n_rows, sent.weights) * present.reshape(lead) * pulled
+        return after, Influence(say, moved, penalty, found.iterations, found.gap, found.between, noise_between)
 
     @property
-    def rule(self) -> CenterRule:
+    def center_rule(self) -> CenterRule:
         """The center rule, whether it was given as an object or by name."""
         rule: CenterRule = CENTER_RULES[self.center]() if isinstance(self.center, str) else self.center
         return rule
+
+    @property
+    def rule(self) -> CenterRule:
+        """The center rule where thresholds are given."""
+        return Redescending() if self.center_rule.estimates else self.center_rule
+
+    def estimates(self, family: Family) -> bool:
+        """Whether the center rule finds how strongly to pull: where estimates have errors that rows tell of."""
+        return self.center_rule.estimates and family.unit_errors
 
     def _extrapolated(self, before: Central, after: Central) -> Central:
         """The center moved on along its path, with all that sits on it; or taken back, if the last time was a mistake.
@@ -381,11 +427,11 @@ class FedGrEM(Options):
 
     def _shrink_noise(
         self, family: Family, central: Central, sent: Params, present: Array
-    ) -> tuple[Array | None, Array | None]:
-        """The sites' noises shrunk towards a common one, and that."""
+    ) -> tuple[Array | None, Array | None, Array | None]:
+        """The sites' noises shrunk towards a common one, that, and how much they truly differ if that is estimated."""
         state: State = central.extra
         if sent.noise is None or central.noise is None:
-            return None, None
+            return None, None, None
         # About the common noise of the starts, in every round: were the chart to move with the center, the center of
         # two very different sites would wander.
         chart, width = state.reference, sent.theta.shape[-1]
@@ -400,9 +446,11 @@ class FedGrEM(Options):
         weight = capped_rows(central.n_rows).reshape(lead) * share * present.reshape(lead)
         threshold = _of_sites(penalty, state.pull.pulled)[..., None] / np.sqrt(held)
         start = family.relative_noise(central.noise, chart, width)
-        found = self.rule(away, weight, threshold, held, start, present)
+        rule, rows = (self.center_rule, held / count) if state.pull.estimated else (self.rule, held)
+        found = rule(away, weight, threshold, rows, start, present)
         shrunk, center = (family.absolute_noise(a, chart, width) for a in (found.shrunk, found.center))
-        return np.where((found.shrunk == found.center).all(axis=-1, keepdims=True), center, shrunk), center
+        shrunk = np.where((found.shrunk == found.center).all(axis=-1, keepdims=True), center, shrunk)
+        return shrunk, center, found.between
 
 
 def _following(central: Central, center: Array, common: Array | None) -> Params:

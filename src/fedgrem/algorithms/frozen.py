@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import chdtri
 
 from fedgrem.algorithms.base import Options, Pull, Traits, vanished
 from fedgrem.algorithms.fedgrem import FedGrEM, Toward, _bounded
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
-from fedgrem.kernels.center import row_norm, shrink
+from fedgrem.kernels.center import BEYOND, CHANCE, row_norm, shrink
 from fedgrem.kernels.log_ratio import shrink_weights
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
@@ -24,6 +25,7 @@ class FrozenCenter(Options):
     center : (R,), (R, q), (C, s) the center, in the units of the fit.
     penalty, noise_penalty, weights_penalty : lambda, and those of the noise and of the weights, as the last round of
         the fit had them.
+    between, noise_between : (R,), (C,) the between-site variances, where these say how strongly to pull.
     """
 
     name: ClassVar[str] = "frozen-center"
@@ -33,6 +35,8 @@ class FrozenCenter(Options):
     penalty: float
     noise_penalty: float
     weights_penalty: float = 0.0
+    between: Array | None = None
+    noise_between: Array | None = None
 
     def begin(self, family: Family, start: Params, n_rows: Array, pull: Pull) -> Central:
         """Begin at the given starts."""
@@ -51,6 +55,9 @@ class FrozenCenter(Options):
             None,
             self.center.weights[None],
             self.weights_penalty * one.astype(float),
+            None,
+            None if self.between is None else self.between[None],
+            None if self.between is None else np.ones((1, len(self.between))),
         )
         return Broadcast(central.params, toward)
 
@@ -65,13 +72,26 @@ class FrozenCenter(Options):
         weights, theta, noise = uploads.params
         held = central.n_rows[:, None] * self.algorithm.share(weights)
         within = self.penalty / np.sqrt(held)
-        away = row_norm(family.to_noise(theta - central.center, central.noise))
-        theta = shrink(theta, central.center, within * _bounded(uploads.step_scale), away)
+        away = away_before = row_norm(family.to_noise(theta - central.center, central.noise))
+        part: Array | float = 1.0
+        if self.between is not None:
+            # A site that is too far out to be one of the others is not pulled to what they have in common.
+            rows, size = held / held.shape[-1], theta.shape[-1]
+            ratio = away / np.sqrt((self.between + 1.0 / rows) * chdtri(size, CHANCE))
+            part = np.clip((BEYOND - ratio) / (BEYOND - 1.0), 0.0, 1.0) / (1.0 + rows * self.between)
+        theta = shrink(theta, central.center, within * _bounded(uploads.step_scale), away, part)
         if noise is not None and central.noise is not None:
             width = theta.shape[-1]
             relative = family.relative_noise(noise, central.noise, width)
             rows = held if relative.shape[1] > 1 else central.n_rows[:, None]
-            relative = shrink(relative, np.zeros_like(relative), self.noise_penalty / np.sqrt(rows))
+            part_of_noise: Array | float = 1.0
+            if self.noise_between is not None:
+                counted = rows / held.shape[-1] if relative.shape[1] > 1 else rows
+                part_of_noise = 1.0 / (1.0 + counted * self.noise_between)
+            away = row_norm(relative)
+            relative = shrink(
+                relative, np.zeros_like(relative), self.noise_penalty / np.sqrt(rows), away, part_of_noise
+            )
             noise = family.absolute_noise(relative, central.noise, width)
             gone = vanished(weights, central.n_rows)[..., None]
             noise = noise if noise.shape[1] == 1 else np.where(gone, central.noise, noise)
@@ -82,5 +102,9 @@ class FrozenCenter(Options):
             )
         central = central._replace(params=Params(weights, theta, noise))
         threshold = within / self.algorithm.step_size
+        if self.between is not None:
+            threshold = away_before - row_norm(family.to_noise(theta - central.center, central.noise))
         none = np.zeros((), dtype=int)
-        return central, Influence(np.zeros_like(weights), threshold, np.asarray(self.penalty), none, np.zeros(()))
+        return central, Influence(
+            np.zeros_like(weights), threshold, np.asarray(self.penalty), none, np.zeros(()), self.between
+        )

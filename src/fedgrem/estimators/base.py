@@ -289,7 +289,14 @@ class BaseFederatedMixture(FittedMixture):
         self.center_weights_ = middle_weights(result.weights) if common is None else common
         self.site_distance_ = result.distance
         self.at_center_ = self.site_distance_ == 0.0
-        self.site_threshold_ = np.broadcast_to(result.influence.threshold, result.weights.shape).copy()
+        influence = result.influence
+        self.site_threshold_ = np.broadcast_to(influence.threshold, result.weights.shape).copy()
+        unknown = np.full(result.weights.shape[1], np.nan)
+        self.between_site_variance_ = unknown if influence.between is None else np.array(influence.between)
+        unknown = np.full(0 if result.noise is None else result.noise.shape[1], np.nan)
+        self.noise_between_site_variance_ = (
+            unknown if influence.noise_between is None else np.array(influence.noise_between)
+        )
         self.n_rows_ = result.n_rows
         self.vanished_ = vanished(result.weights, result.n_rows)
         self.n_rounds_ = result.n_rounds

@@ -109,7 +109,9 @@ def _fit_one(model: "BaseFederatedMixture", federation: Federation, name: str) -
     weights_penalty = float(full_penalty(model.weights_penalty_, len(center.weights) - 1.0, n_sites)) if pulls else 0.0
     steps = replace(algorithm, batch=1.0, sites=1.0) if pulls else FedGrEM()
     steps = replace(steps, step_weights="current", local_steps=max(steps.local_steps, 10))
-    frozen = FrozenCenter(steps, center, penalty, noise_penalty, weights_penalty)
+    between = model.between_site_variance_ if np.isfinite(model.between_site_variance_).all() else None
+    noise_between = None if between is None or center.noise is None else model.noise_between_site_variance_
+    frozen = FrozenCenter(steps, center, penalty, noise_penalty, weights_penalty, between, noise_between)
     chosen = copy.copy(model)
     chosen.n_components = model.n_components_
     spec = as_one_site(chosen._spec(), frozen, max(float(model.tol), LEAST_TOL))

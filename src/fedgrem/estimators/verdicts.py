@@ -16,7 +16,7 @@ from fedgrem.fit.verdicts import (
     score,
     words,
 )
-from fedgrem.types import Array, FitResult
+from fedgrem.types import Array, FitResult, Influence
 
 if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
@@ -26,9 +26,10 @@ PER_SITE = ("deviance", "fitted", "log_likelihood", "distance", "expected", "lim
 """Of the evidence, what has one entry per site."""
 
 
-def is_pulled(model: "BaseFederatedMixture", penalty: float) -> bool:
+def is_pulled(model: "BaseFederatedMixture", influence: Influence) -> bool:
     """Whether a finite pull decided who ended at the center."""
-    return as_algorithm(model.algorithm).traits.pulls and 0.0 < penalty < np.inf
+    finite = influence.between is not None or 0.0 < float(np.max(influence.penalty)) < np.inf
+    return as_algorithm(model.algorithm).traits.pulls and finite
 
 
 def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
@@ -69,7 +70,7 @@ def _whole(result: FitResult) -> Array | None:
 
 def judge(model: "BaseFederatedMixture", scores: Scores, seen: Sightings, result: FitResult) -> Array:
     """One word per site."""
-    pulled = is_pulled(model, float(np.max(result.influence.penalty)))
+    pulled = is_pulled(model, result.influence)
     return words(scores, seen, result.distance, result.influence.threshold, pulled=pulled)
 
 
@@ -118,5 +119,5 @@ def _leave_one_out(model: "BaseFederatedMixture", result: FitResult) -> Array:
     away = model._family().to_noise(result.look["theta"] - result.center, result.center_noise)
     if not result.influence.weight.any():
         return left_out_of_median(away)
-    pulled = is_pulled(model, float(np.max(result.influence.penalty)))
+    pulled = is_pulled(model, result.influence)
     return left_out(away, result.influence.weight, result.influence.threshold if pulled else None)

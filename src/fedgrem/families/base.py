@@ -49,6 +49,9 @@ class Family(Protocol):
     """Whether the family explains a response."""
     exponential: ClassVar[bool]
     """Whether components are an exponential family: sums of features are all a step needs, and tell standard errors."""
+    unit_errors: ClassVar[bool]
+    """Whether every coordinate of an M-step, in units of the noise, has a variance of about one over the rows held:
+    then estimates of the sites tell how much these truly differ."""
     joint_starts: ClassVar[int]
     """Joint starts that sites improve together before round 1; 0 where a site's own rows suffice."""
     path_steps: ClassVar[int]
@@ -188,6 +191,7 @@ class ExponentialFamily:
 
     name: ClassVar[str]
     exponential: ClassVar[bool] = True
+    unit_errors: ClassVar[bool] = False
     steps_of_q: ClassVar[int] = 1
     """Gradient steps that one E-step is worth: more where Q is curved by direction, since they cost next to nothing."""
 

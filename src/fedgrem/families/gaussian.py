@@ -33,6 +33,7 @@ class Gaussian(ExponentialFamily):
     has_target: ClassVar[bool] = False
     joint_starts: ClassVar[int] = 0
     path_steps: ClassVar[int] = 10
+    unit_errors: ClassVar[bool] = True
     covariance: Any = field(default_factory=Identity)
     reg_covar: float = 1e-6
 

@@ -101,6 +101,7 @@ class OwnDensity(KnownNoise):
     name: ClassVar[str] = "own"
     has_target: ClassVar[bool] = False
     exponential: ClassVar[bool] = False
+    unit_errors: ClassVar[bool] = False
     joint_starts: ClassVar[int] = 0
     path_steps: ClassVar[int] = 10
     log_density: Callable[..., Any]

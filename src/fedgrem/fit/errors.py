@@ -20,6 +20,7 @@ from fedgrem.families.base import LEAST_SHARE, Family
 from fedgrem.fit.conversation import Ask, Phase, Progress
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.tasks import Information
+from fedgrem.kernels.center import row_norm
 from fedgrem.kernels.triangle import symmetric
 from fedgrem.types import Array, Central, Influence
 
@@ -71,7 +72,8 @@ def uncertainty(
     parts = zip(information, central.params.weights, central.n_rows, gone, strict=True)
     sites = [_Site(matrix, w, float(n), g) for matrix, w, n, g in parts]
     center = _center_covariance(family, central, influence, sites, shared)
-    found = [site.covariances(own, center) for site, own in zip(sites, ~shared, strict=True)]
+    priors = _priors(family, central, influence, shared)
+    found = [site.covariances(own, center, p) for site, own, p in zip(sites, ~shared, priors, strict=True)]
     return Uncertainty(
         np.stack([variance for variance, _ in found]),
         np.stack([theta for _, theta in found]),
@@ -84,7 +86,8 @@ def _of_pooled_rows(central: Central, packed: Array) -> Uncertainty:
     n_sites, n_components, _ = central.params.theta.shape
     total, weights = float(np.sum(central.n_rows)), central.params.weights[0]
     whole = _Site(symmetric(packed[0]), weights, total, weights * total < 1.0)
-    variance, theta = whole.covariances(np.ones(n_components, dtype=bool), np.zeros((0, 0)))
+    nothing = np.zeros((n_components, whole.n_parameters, whole.n_parameters))
+    variance, theta = whole.covariances(np.ones(n_components, dtype=bool), np.zeros((0, 0)), nothing)
     return Uncertainty(np.tile(variance, (n_sites, 1)), np.broadcast_to(theta, (n_sites, *theta.shape)).copy(), theta)
 
 
@@ -133,8 +136,11 @@ class _Site:
         known = self._inverse[np.ix_(place, place)]
         return _solve(known, np.eye(len(place))), common - len(self.weights)
 
-    def covariances(self, own: Array, center: Array) -> tuple[Array, Array]:
-        """Variances of the weights ``(R,)`` and covariances of every component ``(R, q, q)``."""
+    def covariances(self, own: Array, center: Array, prior: Array) -> tuple[Array, Array]:
+        """Variances of the weights ``(R,)`` and covariances of every component ``(R, q, q)``.
+
+        ``prior`` (R, q, q) is what the other sites say of a component by being as alike as they are.
+        """
         n_components, size = len(self.weights), self.n_parameters
         variance = np.full(n_components, np.nan)
         theta = np.full((n_components, size, size), np.nan)
@@ -144,7 +150,20 @@ class _Site:
             return variance, theta
         mine, common = self._place(own, weights=True), self._place(~own, weights=False)
         matrix = self.information[np.ix_(mine, mine)]
-        covariance = _solve(matrix, np.eye(len(matrix)))
+        weighed = np.zeros_like(matrix)
+        chosen = np.flatnonzero(own & self.alive)
+        for place, r in enumerate(chosen.tolist()):
+            here = slice(len(matrix) + (place - len(chosen)) * size, len(matrix) + (place + 1 - len(chosen)) * size)
+            weighed[here, here] = prior[r]
+        covariance = _solve(matrix + weighed, np.eye(len(matrix)))
+        if weighed.any():
+            # The prior is about the center, which is an estimate too.
+            first = len(matrix) - len(chosen) * size
+            about = np.zeros_like(matrix)
+            places = (chosen[:, None] * size + np.arange(size)).ravel()
+            about[first:, first:] = np.nan_to_num(center[np.ix_(places, places)])
+            led = covariance @ weighed
+            covariance = covariance + led @ about @ led.T
         if len(common):
             carried = covariance @ self.information[np.ix_(mine, common)]
             known = center[np.ix_(common - n_components, common - n_components)]
@@ -222,6 +241,20 @@ def _median(told: Array) -> Array:
     return np.where(some, np.nanmedian(np.where(some, told, 0.0), axis=0), np.inf)
 
 
+def _priors(family: Family, central: Central, influence: Influence, shared: Array) -> Array:
+    """(K, R, q, q) information in the between-site variance, by which a site is pulled; zeros where thresholds pull."""
+    n_components, size = central.center.shape
+    found = np.zeros((*shared.shape, size, size))
+    if influence.between is None:
+        return found
+    back = np.linalg.inv(_noise_root(family, central.noise, (n_components, size), size))
+    metric = np.swapaxes(back, -1, -2) @ back
+    distance = row_norm((back @ (central.params.theta - central.center)[..., None])[..., 0])
+    free = ~shared & (distance > 0)
+    strength = np.divide(influence.weight * influence.threshold, distance, out=np.zeros_like(distance), where=free)
+    return np.asarray(np.nan_to_num(strength, posinf=0.0)[..., None, None] * metric)
+
+
 def _sandwich(slope: Array, noise: Array) -> Array:
     covariance = np.full(slope.shape, np.nan)
     known = np.diagonal(slope) > 0
@@ -265,7 +298,7 @@ class _Pull(NamedTuple):
     push: Array
     """(q,) as hard as the penalty lets it."""
     turn: Array
-    """(q, q) how that changes with the place of the component: it can turn, and not grow."""
+    """(q, q) how that changes with the place of the component."""
 
 
 def _pulls(family: Family, central: Central, influence: Influence, shared: Array) -> list[_Pull]:
@@ -283,7 +316,8 @@ def _pulls(family: Family, central: Central, influence: Influence, shared: Array
         pull = float(strength[k, r])
         if distance > 0 and np.isfinite(distance) and 0 < pull < np.inf:
             along = white / distance
-            across = np.eye(size) - np.outer(along, along)
-            turn = pull / distance * (root[r] @ across @ back[r])
+            # A pull that a threshold bounds can turn, and not grow; a part of the distance does both.
+            free = np.eye(size) if influence.between is not None else np.eye(size) - np.outer(along, along)
+            turn = pull / distance * (root[r] @ free @ back[r])
             found.append(_Pull(k, r, pull * root[r] @ along, turn))
     return found

@@ -41,7 +41,11 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
         path = choice.as_arrays(~pulled)
         weights_penalty = choice.weights_penalty
     pull = Pull(
-        np.asarray(penalty), np.asarray(penalty if noise_penalty is None else noise_penalty), pulled, weights_penalty
+        np.asarray(penalty),
+        np.asarray(penalty if noise_penalty is None else noise_penalty),
+        pulled,
+        weights_penalty,
+        spec.estimates_pull,
     )
     central = spec.algorithm.begin(spec.family, params, starts.n_rows, pull)
     played = yield from play_rounds(spec, central, names)

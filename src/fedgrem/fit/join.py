@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from fedgrem.algorithms.base import Pull
+from fedgrem.algorithms.base import Pull, full_penalty
 from fedgrem.fit.conversation import Agreed, Ask, Phase, everyone, with_agreement
 from fedgrem.fit.em import LARGEST_PENALTY, Prior, objective
 from fedgrem.fit.rounds import Played, play_rounds, result_of
-from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.spec import PAPERS_PENALTY, FitSpec
 from fedgrem.fit.starts import align_to
 from fedgrem.fit.tasks import StartRequest
 from fedgrem.types import Array, FitResult, Params, map_arrays
@@ -32,6 +32,8 @@ def _join(spec: FitSpec, name: str, center: Params) -> Phase[FitResult]:
     n_rows: Array = replies.mail.n_rows
     nothing = Pull(np.zeros(()), np.zeros(()), everyone(1))
     penalty = min(float(getattr(algorithm, "penalty", 0.0)), LARGEST_PENALTY)
+    if getattr(algorithm, "between", None) is not None:
+        penalty = float(full_penalty(PAPERS_PENALTY, one.theta.shape[-1], 1))  # only to tell which start did better
     prior = Prior(one.theta, np.array([penalty]), one.noise)
     ends: list[tuple[Played, float, float]] = []
     for start in (own, one):

@@ -22,6 +22,8 @@ from fedgrem.types import Array, Broadcast, Params, map_arrays
 
 PENALTIES = (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, np.inf)
 """The path. It begins with fitting alone, which all others are compared with."""
+ESTIMATED = (0.0, np.inf)
+"""The path where the center rule finds how strongly to pull, which nothing bounds."""
 NOISE_PENALTIES = (0.0, 0.0, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0, np.inf)
 """The path of the noise, as long as the other; it too begins with fitting alone."""
 MEANWHILE = 1.0
@@ -119,22 +121,24 @@ def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]
 
     Where the noise is estimated and its penalty not given, that is chosen first, on a path of its own, if it has as
     many numbers as a component: what is good for few is not good for many. A single variance has the components'
-    penalty. With a given penalty, the path only tells what the sites gain by it, and they begin at their starts.
+    penalty. With a given penalty, the path only tells what the sites gain by it, and they begin at their starts. Where
+    the center rule finds by itself how strongly to pull, that is compared with fitting alone, and with nothing else.
     """
     params = starts.params
     given = spec.penalty
-    penalties = PENALTIES if given is None else (0.0, float(given))
+    estimated = spec.estimates_pull
+    penalties = ESTIMATED if estimated else PENALTIES if given is None else (0.0, float(given))
     fixed = spec.algorithm.noise_penalty
     noise, said = (np.zeros(0), np.zeros(0), np.zeros(0)), 0
     large = params.noise is not None and params.noise.shape[-1] >= params.theta.shape[-1]
-    if large and fixed is None and given is None:
+    if large and fixed is None and given is None and not estimated:
         others = (0.0, *(MEANWHILE,) * (len(NOISE_PENALTIES) - 1))
         trip = yield from walk(spec, starts, others, NOISE_PENALTIES, NOISE_ROUNDS, 0)
         place, noise_gain, noise_error = pick(trip.gain, NOISE_PENALTIES)
         noise, fixed, said = (np.array(NOISE_PENALTIES), noise_gain, noise_error), NOISE_PENALTIES[place], NOISE_ROUNDS
     along = penalties if fixed is None else (0.0, *(float(fixed),) * (len(penalties) - 1))
     trip = yield from walk(spec, starts, penalties, along, ROUNDS, said)
-    place, gain, error = pick(trip.gain, penalties)
+    place, gain, error = pick(trip.gain, penalties, bounded=not estimated)
     penalty = float(penalties[place]) if given is None else float(given)
     weights_penalty = yield from choose_pooling(
         spec, starts, trip, int(np.flatnonzero(np.array(penalties) == penalty)[0])
@@ -247,7 +251,7 @@ def walk(
     )
     along, along_noise = (np.broadcast_to(np.array(c, dtype=float), (2, count)) for c in (penalties, noise_penalties))
     # The rows that a fit may see decide its pull: half of them, or three quarters.
-    pull = Pull(along, along_noise, everyone(n_sites))
+    pull = Pull(along, along_noise, everyone(n_sites), estimated=spec.estimates_pull)
     central = algorithm.begin(family, fits, _seen(starts, parts), pull)
     for number in range(1, rounds + 1):
         told = Progress(
@@ -266,7 +270,7 @@ def walk(
     return Trip(judged.gain, judged.error, central.params)
 
 
-def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES) -> tuple[int, Array, Array]:
+def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES, *, bounded: bool = True) -> tuple[int, Array, Array]:
     """Which penalty of the path to take, given what every site gains by each, ``(K, M)``.
 
     The largest finite one that is within one standard error of the best finite one: where penalties do equally well,
@@ -294,7 +298,7 @@ def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES) -> tuple[int, Ar
     tame = np.clip(behind, behind[cut], behind[n_sites - 1 - cut])
     kept = (n_sites - 2 * cut) / n_sites
     error = tame.std(axis=0, ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.zeros(len(common))
-    finite = np.isfinite(penalties)
+    finite = np.isfinite(penalties) | (not bounded)
     close = np.flatnonzero((behind[middle].mean(axis=0) <= error + ALIKE) & finite)
     # Where only the infinite one is that good, the best finite one comes closest: any finite one leaves a way out.
     place = int(close[-1]) if len(close) else int(np.argmax(np.where(finite, common, -np.inf)))

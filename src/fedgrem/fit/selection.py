@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem.kernels.center import capped_rows
-from fedgrem.types import Array, FitResult
+from fedgrem.types import Array, FitResult, Influence
 
 CRITERIA = ("bic", "icl")
 TRIMMED = 0.3
@@ -92,7 +92,7 @@ def _count(result: FitResult, *, pooled: bool) -> tuple[Array, int, float]:
     """(K,) a site's own free parameters; those of the center; and what these cost, in units of log-likelihood."""
     n_components, n_parameters = result.theta.shape[1:]
     n_rows = result.n_rows.sum(keepdims=True) if pooled else result.n_rows
-    free = _free(result.distance, n_parameters, result.influence.threshold)
+    free = _free(result.distance, n_parameters, result.influence)
     blocks = [(result.distance == 0.0, n_parameters, free)]
     if result.noise is not None and result.center_noise is not None:
         at_center = np.isclose(result.noise, result.center_noise, rtol=1e-9, atol=1e-12).all(axis=-1)
@@ -112,15 +112,17 @@ def _count(result: FitResult, *, pooled: bool) -> tuple[Array, int, float]:
     return own, shared, float(cost)
 
 
-def _free(distance: Array, n_parameters: int, threshold: Array) -> Array:
+def _free(distance: Array, n_parameters: int, influence: Influence) -> Array:
     r"""Degrees of freedom of every site's components, ``(K, R)``: none at the center, fewer than q near it.
 
     A group that is shrunk from a distance d + tau to d has 1 + (q - 1) d / (d + tau) of them (Yuan and Lin, 2006): one
     that is barely off the center costs little more than one that is on it, and the choice does not hang on which it is.
+    Where that is a part of its distance, given by the between-site variance, it has q d / (d + tau).
     """
     off = distance > 0
-    kept = distance / np.where(off, distance + threshold, 1.0)
-    return np.where(off, 1.0 + (n_parameters - 1.0) * kept, 0.0)
+    kept = distance / np.where(off, distance + influence.threshold, 1.0)
+    first = 0.0 if influence.between is not None else 1.0
+    return np.where(off, first + (n_parameters - first) * kept, 0.0)
 
 
 def criteria(tallies: Sequence[Tally]) -> dict[str, Array]:

@@ -38,6 +38,7 @@ RANGES = {
     "control_step": "[0, 1]", "ridge": "[0, inf)", "penalty": "[0, inf]", "tol": "[0, inf)", "n_components": "[1, inf]",
     "degrees": "[1, inf)", "prior_rows": "[0, inf)",
     "n_init": "[1, inf]", "short": "[0, inf]", "long": "[0, inf]", "restart_rows": "[1, inf]",
+    "bad": "[0, 0.5)",
 }  # fmt: skip
 """Between what the numbers of a fit may be."""
 Alignment = Literal["assignment", "stepwise", "exhaustive", "none"]
@@ -95,6 +96,11 @@ class FitSpec:
     def start_penalty(self) -> float:
         """C by which sites weigh a distance from the common start: the paper's, if it is to be chosen."""
         return PAPERS_PENALTY if self.penalty is None else self.penalty
+
+    @property
+    def estimates_pull(self) -> bool:
+        """Whether the center rule finds how strongly to pull, since no penalty is given."""
+        return self.penalty is None and self.algorithm.estimates(self.family)
 
     def wants_errors(self, n_parameters: int) -> bool:
         """Whether to ask for standard errors."""

@@ -7,6 +7,7 @@ sites and the components are problems of their own, solved side by side.
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import chdtri
 
 from fedgrem.types import Array
 
@@ -16,6 +17,12 @@ FAR = 3.0
 """Times the usual distance from the center, from which on a site is trusted less; at twice that, not at all."""
 MOST_NEWTON = 32
 """Dimensions up to which the center is sought by Newton's steps; beyond, reweighted means are cheaper."""
+CHANCE, BEYOND = 1e-3, 1.5
+"""An honest site is with this chance farther from the center than up to where it is trusted in full; at so many times
+that distance it is not trusted at all."""
+DOUBT = 1.5
+"""Standard errors by which sites must differ more than chance has it before they are taken to differ at all."""
+BETWEEN_STEPS = 4
 EPS = float(np.finfo(float).eps)
 
 
@@ -54,13 +61,16 @@ def capped_rows(n_rows: Array) -> Array:
     return np.asarray(np.minimum(n_rows, WEIGHT_CAP * median(n_rows)))
 
 
-def shrink(theta: Array, center: Array, threshold: Array, length: Array | None = None) -> Array:
+def shrink(
+    theta: Array, center: Array, threshold: Array, length: Array | None = None, most: Array | float = 1.0
+) -> Array:
     r"""Move each estimate towards the center by ``threshold``, and exactly onto it when it is closer than that.
 
     Parameters
     ----------
     theta : (..., R, q); center : broadcastable to it; threshold : (..., R), infinity allowed.
     length : (..., R) distances of theta from the center, where they are measured in other units than theta's.
+    most : (..., R) the largest part of its distance by which an estimate is moved.
 
     Examples
     --------
@@ -71,6 +81,7 @@ def shrink(theta: Array, center: Array, threshold: Array, length: Array | None =
     if length is None:
         length = row_norm(away)
     kept = np.where(length > threshold, 1.0 - threshold / np.where(length > 0, length, 1.0), 0.0)
+    kept = np.maximum(kept, 1.0 - most)
     away *= kept[..., None]
     away += center
     return np.asarray(away)
@@ -196,3 +207,58 @@ def trust(theta: Array, held: Array, center: Array, present: Array | None = None
     usual = np.maximum(median(away[heard]), median((away * root)[heard]) / root)
     # Where most sites agree exactly, any distance would be far: then all of them count.
     return np.asarray(np.where(usual > 0, np.clip(2.0 - away / (FAR * np.where(usual > 0, usual, 1.0)), 0, 1), 1.0))
+
+
+def between_sites(theta: Array, rows: Array, center: Array, present: Array | None = None) -> tuple[Array, Array]:
+    r"""How much the sites of every component truly differ, and how much each is trusted.
+
+    An honest estimate is :math:`N(c, (\tau^2 + 1/m_k) I_q)`: a random-effects model, whose between-site variance
+    :math:`\tau^2` puts the median of the squared distances, over what is expected of them, at that of
+    :math:`\chi^2_q`. Sites beyond its far quantile have no say in that. A component has the level of all components
+    unless its own sites clearly speak against it, and a level within its error of what chance has is none.
+
+    Fewer than half of the sites, whatever they send, cannot move the median beyond the honest ones.
+
+    Parameters
+    ----------
+    theta : (K, ..., R, q) estimates in noise units, aligned; center : (..., R, q) the last center.
+    rows : (K, ..., R) m, how many rows an estimate is worth; present : (K,) whose estimates count.
+
+    Returns
+    -------
+    between : (..., R) :math:`\tau^2`; trust : (K, ..., R) in [0, 1].
+
+    Examples
+    --------
+    >>> theta = np.array([-2.0, -1.0, 1.0, 2.0, 90.0])[:, None, None] * np.ones(4)
+    >>> between, trust = between_sites(theta, np.full((5, 1), 100.0), np.zeros((1, 4)))
+    >>> bool(1.0 < between[0] < 4.0), trust[:, 0].round(2).tolist()
+    (True, [1.0, 1.0, 1.0, 1.0, 0.0])
+    """
+    size, heard = theta.shape[-1], slice(None) if present is None else present
+    square = np.square(theta - center).sum(axis=-1)
+    middle, far = chdtri(size, 0.5), chdtri(size, CHANCE)
+    used, own = square[heard], rows[heard]
+    # Of a median of so many squared lengths, relative to it.
+    error = 1.25 * np.sqrt(2.0 / size / max(1, len(own)))
+    counted = np.ones(own.shape, dtype=bool)
+    between = np.zeros(own.shape[1:])
+    for _ in range(BETWEEN_STEPS):
+        typical = 1.0 / _median_of(own, counted)
+        level = _median_of(used / (between + 1.0 / own), counted) / middle
+        common = median(np.moveaxis(level, -1, 0))[..., None]
+        level = np.clip(common, level / (1.0 + 2.0 * error), level * (1.0 + 2.0 * error))
+        between = np.maximum((between + typical) * level - typical, 0.0)
+        counted = used <= far * (between + 1.0 / own)
+    least = DOUBT * error / np.sqrt(own.shape[-1])
+    between = np.where(between <= least * typical, 0.0, between)
+    ratio = np.sqrt(square / (between + 1.0 / rows) / far)
+    return between, np.clip((BEYOND - ratio) / (BEYOND - 1.0), 0.0, 1.0)
+
+
+def _median_of(x: Array, counted: Array) -> Array:
+    """Over the sites, axis 0, of those that are counted, or of all where none is."""
+    ordered = np.sort(np.where(counted | ~counted.any(axis=0), x, np.inf), axis=0)
+    count = np.where(counted.any(axis=0), counted.sum(axis=0), len(x))[None]
+    low, high = (np.take_along_axis(ordered, (count - 1 + k) // 2, axis=0)[0] for k in (0, 1))
+    return np.asarray(0.5 * (low + high))

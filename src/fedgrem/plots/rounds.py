@@ -91,15 +91,17 @@ def plot_penalty(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
         ax.plot(place, gains, color=color, linewidth=0.8, alpha=alpha, zorder=order)
     ax.errorbar(place, path["gain"], yerr=path["error"], color=PALETTE[0], linewidth=2.2, capsize=3,
                 label="all sites, trimmed", zorder=3)  # fmt: skip
+    estimated = bool(np.isfinite(model.between_site_variance_).any()) or path["penalties"].tolist() == [0.0, np.inf]
     chosen = int(np.flatnonzero(path["penalties"] == model.penalty_)[0])
     ax.plot(chosen, path["gain"][chosen], marker="D", markersize=9, color=PALETTE[0], markeredgecolor="white",
-            linestyle="none", label=f"chosen: {model.penalty_:g}", zorder=4)  # fmt: skip
+            linestyle="none", label="chosen: " + ("together" if estimated and chosen else f"{model.penalty_:g}"),
+            zorder=4)  # fmt: skip
     # A penalty that ruins a site altogether would leave no room for all others.
     top = float(max(path["gain"].max(), np.quantile(path["site_gain"], 0.95), 0.0))
     bottom = float(min(path["gain"][:-1].min(), np.quantile(path["site_gain"], 0.1), 0.0))
     room = 0.15 * max(top - bottom, 1e-9)
     ax.set_ylim(bottom - room, top + room)
-    names = {0.0: "alone", np.inf: "one for\nall"}
+    names = {0.0: "alone", np.inf: "as alike\nas sites are" if estimated else "one for\nall"}
     ax.set_xticks(place, [names.get(c, f"{c:g}") for c in path["penalties"].tolist()])
     legend(ax, loc="best")
     return finish(ax, "Together against alone, by penalty", "penalty", "gain per held-out row")

@@ -51,7 +51,25 @@ def sharing(model: BaseFederatedMixture) -> Sharing:
     said = traits(model)
     if said.sharing == "none" or (said.pulls and model.penalty_ == 0):
         return "alone"
-    return "shared" if said.sharing == "all" or np.isinf(model.penalty_) else "pulled"
+    shared = np.isinf(model.penalty_) and not estimates_pull(model)
+    return "shared" if said.sharing == "all" or shared else "pulled"
+
+
+def estimates_pull(model: BaseFederatedMixture) -> bool:
+    """Whether the between-site variance says how strongly sites are pulled, and no penalty."""
+    return bool(np.isfinite(model.between_site_variance_).any()) and model.penalty_ > 0
+
+
+def pull_words(model: BaseFederatedMixture) -> str:
+    """How strongly sites were pulled, for the summary and the report."""
+    if not estimates_pull(model):
+        return f"penalty {model.penalty_:g}"
+    low, high = (
+        f"{np.sqrt(end):.2g}" for end in (model.between_site_variance_.min(), model.between_site_variance_.max())
+    )
+    if high == "0":
+        return "sites that do not differ beyond chance"
+    return f"sites that truly differ by {low if low == high else f'{low} to {high}'} noise units per parameter"
 
 
 def thetas(model: BaseFederatedMixture) -> Array:

@@ -26,7 +26,7 @@ from fedgrem.plots import (
     plot_thresholds,
 )
 from fedgrem.plots.axes import ink_on, new_figure
-from fedgrem.report.attributes import column_names, measured_in_noise, spread_within, traits
+from fedgrem.report.attributes import column_names, estimates_pull, measured_in_noise, pull_words, spread_within, traits
 from fedgrem.report.gain import Gains, measure_gain
 from fedgrem.report.maps import center_map, deviations, site_map
 from fedgrem.report.page import environment, picture, render
@@ -154,6 +154,8 @@ def _facts(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
         "columns": column_names(model) or (summary.parameters if model._theta_name != "params" else []),
         "algorithm": said.title,
         "penalty_chosen": bool(model.penalty_path_) and model.penalty == "auto",
+        "pull_estimated": estimates_pull(model),
+        "pull": pull_words(model),
         "sent": 0 if summary.sharing == "alone" or said.pools_rows else sent,
     }
 

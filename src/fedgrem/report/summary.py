@@ -15,6 +15,7 @@ from fedgrem.report.attributes import (
     kind,
     parameter_names,
     parameter_units,
+    pull_words,
     selection_of,
     sharing,
     suspect_beyond,
@@ -67,6 +68,7 @@ class Summary(NamedTuple):
     n_rounds: int
     converged: bool
     penalty: float
+    pull: str
     parameters: list[str]
     """Names of the parameters of a component: the columns, where a component has one parameter per column."""
     center: list[list[float]]
@@ -164,6 +166,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         n_rounds=int(model.n_rounds_),
         converged=bool(model.converged_),
         penalty=float(model.penalty_),
+        pull=pull_words(model),
         parameters=parameter_names(model),
         center=model.center_.tolist(),
         center_errors=None if errors is None else [[_or_none(error) for error in row] for row in errors.tolist()],
@@ -244,7 +247,7 @@ def _headline(summary: Summary) -> list[str]:
         settled = f"NOT settled, still moving: {moving}; raise max_rounds or tol."
     return [
         f"{capital(summary.kind)}: {count(summary.n_components, 'component')} over {sites}, {rows}",
-        f"{count(summary.n_rounds, 'round')} of {summary.method} with penalty {summary.penalty:g}, {settled}",
+        f"{count(summary.n_rounds, 'round')} of {summary.method} with {summary.pull}, {settled}",
     ]
 
 

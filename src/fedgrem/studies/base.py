@@ -64,7 +64,8 @@ class Method:
     name: str
     algorithm: str
     options: dict[str, Any] = field(default_factory=dict)
-    penalty: float = PENALTY
+    penalty: float | None = PENALTY
+    """C; None chooses it on held-out rows."""
 
 
 def methods(*names: str) -> tuple[Method, ...]:
@@ -81,10 +82,11 @@ class Setting:
     x: float
     """The place on the horizontal axis."""
     simulation: dict[str, Any] = field(default_factory=dict)
-    """Arguments of :func:`~fedgrem.data.simulate.simulate` or :func:`~fedgrem.studies.splits.split_and_contaminate`."""
+    """Arguments of :func:`~fedgrem.data.simulate.simulate`, :func:`~fedgrem.studies.splits.split_and_contaminate` or,
+    with an attack, :class:`~fedgrem.studies.under_attack.Scenario`."""
     panel: str = "h"
     """What varies along the axis."""
-    start: Literal["shared", "paper", "poor"] = "shared"
+    start: Literal["shared", "paper", "poor", "own"] = "shared"
     """See :mod:`fedgrem.studies.starts`."""
     rounds: int | None = None
     """Exactly so many rounds, settled or not; None plays until the sites settle."""

@@ -20,9 +20,11 @@ from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.kernels.scores import misclustering_by_site, parameter_errors
+from fedgrem.studies import under_attack
 from fedgrem.studies.base import FITS, OURS, PENALTY, Method, Row, Setting
 from fedgrem.studies.splits import Split, by_site, split_and_contaminate
 from fedgrem.studies.starts import RealSearch, from_starts, simulated_starts
+from fedgrem.studies.under_attack import Scenario
 from fedgrem.types import Array, FitResult, Params
 
 TOLERANCE = 1e-7
@@ -33,6 +35,8 @@ FAMILIES: dict[str, Family] = {"gmm": Gaussian(), "mor": LinearRegression()}
 def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[Row]:
     """One row per method: errors, rounds, time. All methods see the same rows and start from the same values."""
     play = _play_simulated if setting.model in FAMILIES else _play_real
+    if "attack" in setting.simulation:
+        play = _play_attacked
     common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
     return [common | row for row in play(setting, seed, methods)]
 
@@ -79,6 +83,11 @@ def _play_simulated(setting: Setting, seed: int, methods: tuple[Method, ...]) ->
         snr | row
         for row in _play_methods(methods, spec, federation, search, lambda result: _errors(simulation, result))
     ]
+
+
+def _play_attacked(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[Row]:
+    assert setting.model == "gmm" or setting.model == "mor"
+    return under_attack.play(Scenario(setting.model, **setting.simulation), seed, methods)
 
 
 def set_up(model: str, simulation: Simulation, seed: int) -> tuple[FitSpec, Federation]:

@@ -50,6 +50,10 @@ def choose(
             raise InputError(
                 "--start paper is for the simulations; studies on real data have one search for all methods."
             )
+        if study.settings[0].start == "own":
+            raise InputError(
+                f"--start paper is not for {name}, where every fit searches for its own starts; leave it out."
+            )
         study, folder = study.from_paper_starts(), f"{folder}-paper-starts"
     if study.settings[0].embedding is not None:
         study = study.with_settings(embedding=embedding) if embedding else study

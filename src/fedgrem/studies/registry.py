@@ -17,6 +17,7 @@ STUDIES = {
     "pen-small": "few_rows",
     "mnist": "real",
     "fashion": "real",
+    "attacks": "attacks",
 }
 """Name -> the file with a function of this name, which is told whether the study is to be quick."""
 

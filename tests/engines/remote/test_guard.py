@@ -82,7 +82,7 @@ def test_a_component_below_the_floor_does_not_leave(guarded):
 
 
 def test_the_floor_holds_for_every_fit_of_a_path(guarded):
-    fits = map_arrays(lambda leaf: np.broadcast_to(leaf, (2, 10, *leaf.shape)).copy(), UPLOAD)
+    fits = map_arrays(lambda leaf: np.broadcast_to(leaf, (2, 2, *leaf.shape)).copy(), UPLOAD)
     fits = fits._replace(n_rows=np.array([20.0, 30.0]))
     reply = encode(PathReply(fits, np.array(40.0)))
     with pytest.raises(DeclinedError, match="a component holds 2 rows, and the floor is 3"):

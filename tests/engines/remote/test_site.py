@@ -34,7 +34,7 @@ from fedgrem.families.regression import LinearRegression
 from fedgrem.families.table import Table
 from fedgrem.fit.conversation import Replies
 from fedgrem.fit.fit import run
-from fedgrem.fit.penalty import WEIGHTS_PENALTIES
+from fedgrem.fit.penalty import ESTIMATED, PENALTIES, WEIGHTS_PENALTIES
 from fedgrem.fit.spec import FitSpec, read_spec
 from fedgrem.fit.tasks import TASKS
 from fedgrem.types import Broadcast, Params, map_arrays, named_arrays
@@ -43,7 +43,8 @@ from tests.engines.remote.studies import fields, rows_of, spec_of, write_site
 SPEC = spec_of()
 PARAMS = Params(np.array([0.5, 0.5]), np.array([[-3.0, -3.0], [3.0, 3.0]]))
 POOLING = (np.full(2, 0.5), np.array(0.0))
-SENT = Broadcast(PARAMS, Toward(PARAMS.theta, np.array(1.0), None, np.array(1), np.array(0), None, *POOLING))
+ALIKE = (None, np.zeros(2), np.ones(2))
+SENT = Broadcast(PARAMS, Toward(PARAMS.theta, np.array(1.0), None, np.array(1), np.array(0), None, *POOLING, *ALIKE))
 
 
 def order(sent=SENT, units=None):
@@ -189,7 +190,8 @@ def test_every_task_is_declared_and_no_shape_depends_on_rows_or_columns_alone(fa
     noisy = family.noise_shape(3, 4) is not None
     assert len(declared.forms("start")) == 1 + noisy, "once more in common units"
     gains = [form.reply.gain.shape for task in ("path_score", "weights_score") for form in declared.forms(task)]
-    assert gains == [(10,), (len(WEIGHTS_PENALTIES),)]
+    penalties = ESTIMATED if family.unit_errors else PENALTIES
+    assert gains == [(len(penalties),), (len(WEIGHTS_PENALTIES),)]
 
 
 @pytest.mark.parametrize("algorithm", NOT_POOLED)
@@ -227,8 +229,9 @@ def test_a_rehearsal_shows_every_kind_of_message(tmp_path, target):
     assert [name for name, _, _ in census.fields] == ["n_rows", "mean", "deviation", "seen", "gaps", "names"]
     assert {name: value for name, _, value in census.fields}["names"] == ["x0", "x1", *["y"] * target]
     assert "params.noise" in [name for name, _, _ in start.fields]
-    assert {n: shape for n, shape, _ in path.fields}["fits.params.weights"] == (2, 10, 2)
-    assert {n: shape for n, shape, _ in score.fields} == {"gain": (10,), "error": (10,), "n_rows": ()}
+    count = len(PENALTIES if target else ESTIMATED)
+    assert {n: shape for n, shape, _ in path.fields}["fits.params.weights"] == (2, count, 2)
+    assert {n: shape for n, shape, _ in score.fields} == {"gain": (count,), "error": (count,), "n_rows": ()}
     assert "at_center" in [name for name, _, _ in look.fields]
     assert step.size == sum(value.nbytes for _, _, value in step.fields)
     assert step.refused == ""

@@ -33,7 +33,7 @@ def write_result(folder: Path, finished: Finished) -> None:
     plain: dict[str, Any] = {}
     for name, value in (result._asdict() | {"influence": result.influence._asdict()}).items():
         if name in MAPPINGS:
-            arrays |= {f"{name}/{key}": np.asarray(kept) for key, kept in (value or {}).items()}
+            arrays |= {f"{name}/{key}": np.asarray(kept) for key, kept in (value or {}).items() if kept is not None}
         elif isinstance(value, np.ndarray):
             arrays[name] = value
         else:

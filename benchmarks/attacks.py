@@ -1,0 +1,126 @@
+"""What bad sites can do to a fit with default options: ``python benchmarks/attacks.py --share 0.1 0.3 --sites 10``.
+
+The paper's simulations without its outlier: the last ``share`` of the sites turn bad, by one attack of
+:data:`fedgrem.attacks.ATTACKS` after the other. Errors are the largest over honest sites and components, means over
+seeds; printed is the ratio to the same sites' error without attack, and to their error where every site is fitted
+alone; with ``--each`` for every attack, then the worst of each cell. Recall is the share of bad sites called suspect,
+false alarms that of honest ones; rounds are those of the longest fit, over twice those without attack plus ten.
+"""
+
+import argparse
+import os
+import time
+import warnings
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+import numpy as np
+
+from fedgrem.algorithms.center_rules import CENTER_RULES
+from fedgrem.attacks import ATTACKS
+from fedgrem.data.simulate import simulate
+from fedgrem.studies.attacks import ALONE, NONE, OURS
+from fedgrem.studies.base import Method
+from fedgrem.studies.under_attack import Scenario, trial
+
+
+def one_seed(task, shares, attacks, method):
+    """Everything of one model, h, number of sites and seed: a list of (share, attack, dict of figures)."""
+    model, h, n_sites, seed = task
+    warnings.simplefilter("ignore")
+    drawn = simulate(model, h=h, n_sites=n_sites, n_outliers=0, seed=seed)
+    rows = []
+    for share in shares:
+        scene = Scenario(model, h, n_sites, share, NONE)
+        clean, alone = (trial(scene, drawn, seed, one) for one in (method, ALONE))
+        base = {"clean": clean["theta_error"], "alone": alone["theta_error"], "clean_rounds": clean["rounds"]}
+        rows += [(share, name, base | trial(scene._replace(attack=name), drawn, seed, method)) for name in attacks]
+    return rows
+
+
+def summary(rows):
+    """Figures of one cell over its seeds."""
+
+    def mean(what):
+        return float(np.mean([row[what] for row in rows if np.isfinite(row[what])] or [np.nan]))
+
+    error = mean("theta_error") if all(np.isfinite(row["theta_error"]) for row in rows) else np.inf
+    return {
+        "clean": error / mean("clean"), "alone": error / mean("alone"), "recall": mean("recall"),
+        "alarms": mean("alarms"), "rounds": max(r["rounds"] / (2.0 * r["clean_rounds"] + 10.0) for r in rows),
+        "penalty": float(np.nanmedian([row["penalty"] for row in rows])),
+        "died": sum(bool(row["died"]) for row in rows), "seconds": mean("seconds"),
+    }  # fmt: skip
+
+
+def main():
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=("gmm", "mor"), default="gmm")
+    parser.add_argument("--share", nargs="+", type=float, default=[0.1, 0.2, 0.3, 0.4])
+    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 1.0], metavar="H")
+    parser.add_argument("--sites", nargs="+", type=int, default=[10, 20], metavar="K")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--attacks", nargs="+", default=[], choices=list(ATTACKS), metavar="NAME", help="default: all")
+    parser.add_argument("--rule", default=None, choices=list(CENTER_RULES), help="default: that of the default fit")
+    parser.add_argument("--mixing", action="store_true", help="with nearest-neighbour mixing before the rule")
+    parser.add_argument("--each", action="store_true", help="a line for every attack, not only the worst of each cell")
+    parser.add_argument("--verdicts", action="store_true", help="likewise, recall and false alarms of every attack")
+    parser.add_argument("--processes", type=int, default=2)
+    chosen = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    attacks = chosen.attacks or list(ATTACKS)
+    method = OURS
+    if chosen.rule is not None:
+        method = Method(chosen.rule, "fedgrem", {"center": chosen.rule, "mixing": chosen.mixing}, None)
+    seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
+    tasks = [(chosen.model, h, n_sites, seed) for n_sites in chosen.sites for h in chosen.similarity for seed in seeds]
+    play = partial(one_seed, shares=chosen.share, attacks=attacks, method=method)
+    cells, begin = defaultdict(list), time.perf_counter()
+    with ProcessPoolExecutor(chosen.processes) as pool:
+        for task, rows in zip(tasks, pool.map(play, tasks), strict=True):
+            for share, name, row in rows:
+                cells[task[2], share, task[1], name].append(row)
+    found = {key: summary(rows) for key, rows in cells.items()}
+    columns = [(n_sites, share, h) for n_sites in chosen.sites for share in chosen.share for h in chosen.similarity]
+    if chosen.verdicts:
+        print("bad sites called suspect / honest sites called suspect; penalty")
+        print(f"{'':18}" + "".join(f"{f'K={k} {s:.0%} h={h:g}':>18}" for k, s, h in columns))
+        for name in attacks:
+            told = [found[(*column, name)] for column in columns]
+            texts = [f"{one['recall']:.0%}/{one['alarms']:.1%} {one['penalty']:g}" for one in told]
+            print(f"{name:18}" + "".join(f"{text:>18}" for text in texts))
+    if chosen.each:
+        print("error over that without attack / over fitting alone; ! a fit died, ~ took too many rounds")
+        print(f"{'':18}" + "".join(f"{f'K={k} {s:.0%} h={h:g}':>16}" for k, s, h in columns))
+        for name in attacks:
+            told = [found[(*column, name)] for column in columns]
+            marks = ["!" * (one["died"] > 0) + "~" * (one["rounds"] > 1.0) for one in told]
+            texts = [f"{one['clean']:.2f}/{one['alone']:.2f}{mark}" for one, mark in zip(told, marks, strict=True)]
+            print(f"{name:18}" + "".join(f"{text:>16}" for text in texts))
+    print(f"\nworst over {len(attacks)} attack(s), {chosen.model}, {chosen.seeds} seeds, {chosen.rule or 'defaults'}")
+    print(
+        f"{'cell':16}{'/ clean':>9}  {'by':18}{'/ alone':>9}  {'by':18}{'recall':>8}{'alarms':>8}"
+        f"{'rounds':>9}{'died':>6}"
+    )
+    for column in columns:
+        told = {name: found[(*column, name)] for name in attacks}
+        by_clean, by_alone = (max(told, key=lambda n, w=what: told[n][w]) for what in ("clean", "alone"))
+        n_sites, share, h = column
+        print(
+            f"{f'K={n_sites} {share:.0%} h={h:g}':16}{told[by_clean]['clean']:9.2f}  {by_clean:18}"
+            f"{told[by_alone]['alone']:9.2f}  {by_alone:18}{np.nanmin([one['recall'] for one in told.values()]):8.0%}"
+            f"{np.nanmax([one['alarms'] for one in told.values()]):8.1%}"
+            f"{max(one['rounds'] for one in told.values()):9.1f}{sum(one['died'] for one in told.values()):6}"
+        )
+    died = {key: {row["died"] for row in rows if row["died"]} for key, rows in cells.items()}
+    for (n_sites, share, h, name), why in died.items():
+        if why:
+            print(f"died: K={n_sites} {share:.0%} h={h:g} {name}: {min(why)}")
+    print(f"{time.perf_counter() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
