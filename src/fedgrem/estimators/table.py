@@ -102,8 +102,8 @@ class FederatedTableMixture(FederatedDensity):
     {'age': 'continuous', 'smokes': 'binary', 'pain': 'binary'}
     >>> model.mean_names
     ('age', 'smokes = yes', 'pain = seldom')
-    >>> sorted(model.center_[:, 0].round(-1).tolist())
-    [40.0, 60.0]
+    >>> bool(abs(np.sort(model.center_[:, 0]) - [40.0, 65.0]).max() < 3.0)
+    True
     """
 
     _theta_name: ClassVar[str] = "means"

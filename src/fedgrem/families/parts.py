@@ -105,7 +105,7 @@ def chances(theta: Array, n_levels: int) -> Array:
 
     Examples
     --------
-    >>> chances(np.array([0.0]), 2).tolist(), chances(np.array([np.pi / 6]), 2).round(12).tolist()
+    >>> chances(np.array([0.0]), 2).round(12).tolist(), chances(np.array([np.pi / 6]), 2).round(12).tolist()
     ([0.5, 0.5], [0.25, 0.75])
     """
     roots = _roots(theta, n_levels)
