@@ -376,3 +376,54 @@ def test_empty_cells_are_refused_or_filled_in(tmp_path, capsys):
         main(["predict", str(tmp_path / "model"), str(table), "--out", str(tmp_path / "groups.csv")])
     assert done.value.code in (0, None)
     assert len((tmp_path / "groups.csv").read_text().splitlines()) == 81
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """Numbers, words, codes and empty cells."""
+    folder = tmp_path_factory.mktemp("mixed")
+    generator = np.random.default_rng(1)
+    group = generator.integers(2, size=160)
+    frame = pl.DataFrame(
+        {
+            "hospital": [name for name in NAMES for _ in range(40)],
+            "age": 50.0 + 15.0 * (2 * group - 1) + generator.normal(size=160),
+            "sex": np.where(generator.random(160) < 0.2 + 0.6 * group, "male", "female"),
+            "cp": 1 + generator.integers(4, size=160),
+        }
+    )
+    gaps = generator.random(160) < 0.1
+    frame.with_columns(sex=pl.Series([None if g else s for g, s in zip(gaps, frame["sex"], strict=True)])).write_csv(
+        folder / "mixed.csv"
+    )
+    return folder
+
+
+def test_a_table_of_mixed_columns_is_fitted_shown_and_predicted(mixed, capsys):
+    data = mixed / "mixed.csv"
+    assert (
+        run("fit", data, "-s", "hospital", "-r", 2, "--table", "--types", "cp=1|2|3|4", "-o", mixed / "m", *QUICK) == 0
+    )
+    assert load_model(mixed / "m").columns_ == {"age": "continuous", "sex": "binary", "cp": "categorical"}
+    assert "sex = male" in capsys.readouterr().out
+    assert run("show", mixed / "m") == 0
+    assert "sex = male: " in " ".join(capsys.readouterr().out.split())
+    assert run("predict", mixed / "m", data) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 160
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--types", "cp=count"], "--types says what the columns of a table are; give --table too"),
+        (["--table", "--types", "cp"], "--types has 'cp', expected COLUMN=TYPE or COLUMN=LEVEL|LEVEL"),
+        (["--table", "--covariance", "identity"], "--covariance identity does not go with --table"),
+        (["--table", "--noise", "unit"], "--noise unit is for regressions; with --table, use --covariance"),
+        (["--table", "--target", "age"], "--table is for rows without a response"),
+        ([], "columns that are not numeric: 'sex' (String, such as"),
+    ],
+)
+def test_what_does_not_go_with_a_table_is_said(mixed, arguments, message, capsys):
+    assert run("fit", mixed / "mixed.csv", "-s", "hospital", "-r", 2, "-o", mixed / "no", *arguments) == 1
+    assert message in " ".join(capsys.readouterr().err.split())

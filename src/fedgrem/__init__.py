@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from fedgrem.algorithms.fedgmm import FedGMM
     from fedgrem.algorithms.fedgrem import FedGrEM
     from fedgrem.algorithms.tgmm import TGMM
-    from fedgrem.estimators import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
+    from fedgrem.estimators import (
+        FederatedGaussianMixture,
+        FederatedMixture,
+        FederatedRegressionMixture,
+        FederatedTableMixture,
+    )
     from fedgrem.models import load_model, save_model
 
 __version__ = "0.2.0.dev0"
@@ -25,6 +30,7 @@ __all__ = [
     "FederatedGaussianMixture",
     "FederatedMixture",
     "FederatedRegressionMixture",
+    "FederatedTableMixture",
     "__version__",
     "load_model",
     "save_model",
@@ -39,6 +45,7 @@ _HOMES = {
     "FederatedGaussianMixture": "fedgrem.estimators",
     "FederatedMixture": "fedgrem.estimators",
     "FederatedRegressionMixture": "fedgrem.estimators",
+    "FederatedTableMixture": "fedgrem.estimators",
     "load_model": "fedgrem.models",
     "save_model": "fedgrem.models",
 }

@@ -10,14 +10,20 @@ import numpy as np
 
 from fedgrem import __version__
 from fedgrem.errors import InputError, ModelFileError
-from fedgrem.estimators import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
+from fedgrem.estimators import (
+    FederatedGaussianMixture,
+    FederatedMixture,
+    FederatedRegressionMixture,
+    FederatedTableMixture,
+)
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.fit.spec import as_plain, read_algorithm
 
 FORMAT = 2
 """Raised when a saved model can no longer be read by older releases."""
 CLASSES: dict[str, type[BaseFederatedMixture]] = {
-    cls.__name__: cls for cls in (FederatedGaussianMixture, FederatedRegressionMixture, FederatedMixture)
+    cls.__name__: cls
+    for cls in (FederatedGaussianMixture, FederatedRegressionMixture, FederatedMixture, FederatedTableMixture)
 }
 
 
@@ -117,6 +123,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, list | tuple | range) and all(isinstance(item, Integral) for item in value):
         return [int(item) for item in value]  # numbers of components to choose from
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return list(value)  # levels of a column
     return None  # a RandomState, say: it steered the fit, but is not part of its result
 
 

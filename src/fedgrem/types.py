@@ -143,6 +143,12 @@ class FitResult(NamedTuple):
     """(K,) of the final parameters; None unless the fit was scored, NaN where a site did not say."""
     entropy: Array | None = None
     """(K,) likewise, of the rows' components given the rows."""
+    column_mean: Array | None = None
+    """(K, p) of every column at every site, in its own units; NaN where a site has not a single cell of it."""
+    column_deviation: Array | None = None
+    """(K, p) likewise; 0 where a column is constant."""
+    site_gaps: Array | None = None
+    """(K,) whether cells are missing at a site."""
     weights_variance: Array | None = None
     """(K, R); None, as the next two, if no standard errors were asked for."""
     theta_covariance: Array | None = None

@@ -8,12 +8,15 @@ import numpy as np
 from scipy import stats
 from scipy.special import logsumexp
 
+from fedgrem.data.columns import Column
 from fedgrem.data.federation import Federation, Site, stack_sites
 from fedgrem.data.stack import Stack
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.parts import Counts
 from fedgrem.families.poisson import Poisson
 from fedgrem.families.regression import NOISES, LinearRegression
+from fedgrem.families.table import Table
 from fedgrem.types import Params
 
 WEIGHTS = np.array([0.4, 0.6])
@@ -39,6 +42,8 @@ class Case:
     """(generator, (n, q) parameter of every row) -> rows, target."""
     log_density: Callable[..., Any]
     """(family, rows, target, (R, q), noise) -> (R, n)"""
+    discrete: bool = False
+    """Whether there are columns of counts or categories."""
 
     def __repr__(self):
         return self.name
@@ -101,6 +106,11 @@ class Case:
         n_components, size = self.theta.shape
         if isinstance(self.family, Gaussian):
             return np.broadcast_to(self.family.covariance.matrices(noise, size), (n_components, size, size))
+        if isinstance(self.family, Table):
+            found, own = np.tile(np.eye(size), (n_components, 1, 1)), self.family.layout.theta[0]
+            if noise is not None:
+                found[:, own, own] = self.family.covariance.matrices(noise, own.stop - own.start)
+            return found
         one = np.ones((1, 1)) if noise is None else np.exp(2.0 * noise)
         return np.broadcast_to(one[..., None] * np.eye(size), (n_components, size, size))
 
@@ -152,8 +162,72 @@ REGRESSIONS = [
     Case(f"regression-{noise}", LinearRegression(noise), 3.0 * SIGNS, _regression_rows, _regression_density)
     for noise in NOISES
 ]
-POISSON = Case("poisson", Poisson(), 1.0 + 0.8 * SIGNS, _counts, _poisson_density)
-FAMILIES = [*GAUSSIANS, *REGRESSIONS, POISSON]
+POISSON = Case("poisson", Poisson(), 1.0 + 0.8 * SIGNS, _counts, _poisson_density, discrete=True)
+
+
+def _part_densities(family, rows, theta, noise):
+    """(R, n) by SciPy, a column of a table after the other; theta is in the order of the parts."""
+    lay, total = family.layout, 0.0
+    for part, q, _ in lay.plain:
+        own, cells = theta[:, q], rows[:, part.columns]
+        if isinstance(part, Counts):
+            total = total + stats.poisson.logpmf(cells, own[:, None] ** 2 / 4.0).sum(axis=-1)
+        else:
+            assert part.n_levels == 2
+            chance = np.sin(0.5 * own + np.pi / 4.0)[:, None] ** 2
+            total = total + stats.bernoulli.logpmf(cells, chance).sum(axis=-1)
+    if lay.continuous is not None:
+        own, cells, p = theta[:, lay.theta[0]], rows[:, lay.continuous.columns], len(lay.continuous.columns)
+        matrices = np.broadcast_to(family.covariance.matrices(noise[:, lay.noise[0]], p), (len(theta), p, p))
+        found = [stats.multivariate_normal(t, m).logpdf(cells) for t, m in zip(own, matrices, strict=True)]
+        total = total + np.array(found).reshape(len(theta), len(rows))
+    return total
+
+
+def _table_density(family, rows, target, theta, noise):
+    return _part_densities(family, rows, theta, noise)
+
+
+def _mixed_rows(generator, theta):
+    """A number and an answer, whose parameters come the other way round."""
+    chance = np.sin(0.5 * theta[:, 0] + np.pi / 4.0) ** 2
+    return np.column_stack(
+        [theta[:, 1] + generator.normal(size=len(theta)), generator.random(len(theta)) < chance]
+    ), None
+
+
+def _discrete_rows(generator, theta):
+    """A count and an answer, likewise."""
+    chance = np.sin(0.5 * theta[:, 0] + np.pi / 4.0) ** 2
+    counts = generator.poisson(theta[:, 1] ** 2 / 4.0)
+    return np.column_stack([counts, generator.random(len(theta)) < chance]).astype(float), None
+
+
+NUMBER, ANSWER, COUNT = Column("x", "continuous"), Column("b", "binary", ("no", "yes")), Column("n", "count")
+PAIR = (NUMBER, Column("y", "continuous"))
+TABLES = [
+    Case(
+        "table-mixed",
+        Table((NUMBER, ANSWER)),
+        np.array([[0.9, -2.0], [-0.9, 2.0]]),
+        _mixed_rows,
+        _table_density,
+        discrete=True,
+    ),
+    Case(
+        "table-discrete",
+        Table((COUNT, ANSWER)),
+        np.array([[0.9, 2.0], [-0.9, 6.0]]),
+        _discrete_rows,
+        _table_density,
+        discrete=True,
+    ),
+    *(
+        Case(f"table-{kind}", Table(PAIR, STRUCTURES[kind]()), 2.0 * SIGNS, _correlated_rows, _table_density)
+        for kind in ("diag", "tied", "full")
+    ),
+]
+FAMILIES = [*GAUSSIANS, *REGRESSIONS, POISSON, *TABLES]
 """Every shipped family, in every structure of its noise."""
 PLAIN = [case for case in FAMILIES if case.some_noise() is None]
 """Those whose noise is known: the paper's, and counts."""

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from fedgrem import FedEMSA, FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture, FedGrEM
 from fedgrem.errors import FedGrEMError, InputError, InputTypeError, ShapeError
 from fedgrem.estimators.fitted import UnknownSiteWarning
+from fedgrem.estimators.notes import ColumnWarning
 
 GENERATOR = np.random.default_rng(0)
 
@@ -52,10 +53,13 @@ def test_a_column_that_is_constant_everywhere_is_refused():
         quick().fit(sites)
 
 
-def test_a_column_that_is_constant_at_one_site_only_is_fine():
+def test_a_column_that_is_constant_at_one_site_only_is_fine_and_said():
     sites = two_sites()
     sites["north"][:, 0] = 0.5
-    assert quick().fit(sites).means_.shape == (2, 2, 2)
+    with pytest.warns(ColumnWarning, match=r"x0 is 0.5 in all 30 rows of site 'north', and tells nothing there"):
+        model = quick().fit(sites)
+    assert model.means_.shape == (2, 2, 2)
+    assert "x0 is 0.5 in all 30 rows" in " ".join(model.summary().split())
 
 
 def test_an_intercept_column_is_fine_in_a_regression_but_zeros_are_not():

@@ -99,6 +99,7 @@ def test_an_infinite_penalty_gives_one_covariance_and_no_penalty_gives_each_site
     assert np.ptp(own.covariances_[:, 0, 0, 0]) > 0.01
 
 
+@pytest.mark.filterwarnings("ignore::fedgrem.estimators.notes.ColumnWarning")
 @pytest.mark.parametrize("covariance", ["tied", "diag", "full"])
 def test_singular_columns_get_a_regularized_fit(covariance):
     rows, _ = sites(n_sites=3, n=40)
@@ -110,6 +111,7 @@ def test_singular_columns_get_a_regularized_fit(covariance):
     assert np.isfinite(model.score(twice))
 
 
+@pytest.mark.filterwarnings("ignore::fedgrem.estimators.notes.ColumnWarning")
 def test_with_all_defaults_singular_columns_in_other_units_give_the_same_groups():
     rows, labels = sites(n_sites=3, n=60)
     twice = {
@@ -158,6 +160,7 @@ def test_a_component_with_one_row_does_not_collapse(covariance):
 )
 @settings(max_examples=10, deadline=None)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::fedgrem.estimators.notes.ColumnWarning")
 def test_odd_tables_fit_or_get_an_error_of_ours(seed, covariance, scale, repeated):
     generator = np.random.default_rng(seed)
     rows = {name: scale * generator.standard_cauchy(size=(12, 2)) for name in ("a", "b")}

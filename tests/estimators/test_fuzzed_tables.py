@@ -57,6 +57,7 @@ def table(kinds, library, seed):
 )
 @settings(max_examples=60)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::fedgrem.estimators.notes.ColumnWarning")
 def test_any_table_is_fitted_by_gaussians_or_refused(kinds, library, missing, seed):
     rows = table(kinds, library, seed)
     model = FederatedGaussianMixture(2, missing=missing, **QUICK)
@@ -79,6 +80,7 @@ def test_any_table_is_fitted_by_gaussians_or_refused(kinds, library, missing, se
 )
 @settings(max_examples=60)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::fedgrem.estimators.notes.ColumnWarning")
 def test_any_table_is_fitted_by_regressions_or_refused(kinds, response, library, seed):
     rows = table(kinds, library, seed)
     y = COLUMNS[response](np.random.default_rng([seed, 1]))

@@ -8,6 +8,7 @@ from tests.estimators.test_covariances import sites
 
 from fedgrem import FederatedGaussianMixture
 from fedgrem.errors import InputError
+from fedgrem.estimators.notes import ColumnWarning
 
 FAST = {"n_init": 3, "penalty": 2.0, "standard_errors": False, "random_state": 0, "tol": 1e-5}
 
@@ -92,7 +93,8 @@ def test_gaps_do_not_draw_starts_to_zero(covariance):
 def test_a_site_without_a_single_cell_of_a_column_takes_part_with_the_others():
     rows, _ = sites(n_sites=3, n=60)
     rows["s2"][:, 1] = np.nan
-    model = FederatedGaussianMixture(3, missing="em", **FAST).fit(rows)
+    with pytest.warns(ColumnWarning, match="x1 is missing in all 60 rows of site 's2'"):
+        model = FederatedGaussianMixture(3, missing="em", **FAST).fit(rows)
     assert np.isfinite(model.means_).all()
     assert np.isfinite(model.score(rows))
     whole = FederatedGaussianMixture(3, **FAST).fit(sites(n_sites=3, n=60)[0])

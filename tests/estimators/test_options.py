@@ -23,7 +23,7 @@ SHARED = {
     "at_center_", "site_distance_", "site_threshold_", "between_site_variance_", "noise_between_site_variance_",
     "vanished_", "n_rows_", "penalty_", "noise_penalty_", "weights_penalty_",
     "penalty_path_", "site_gain_", "site_gain_se_", "local_only_", "n_components_", "selection_", "n_parameters_",
-    "site_verdict_", "site_evidence_", "n_rounds_", "converged_", "unsettled_sites_", "history_", "cost_",
+    "site_verdict_", "site_evidence_", "n_rounds_", "converged_", "unsettled_sites_", "history_", "cost_", "notes_",
     "location_", "scale_",
 }  # fmt: skip
 OF_MEANS = SHARED | {"means_", "means_se_", "covariances_", "center_covariances_"}

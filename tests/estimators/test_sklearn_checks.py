@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
+from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture, FederatedTableMixture
 
 
 def laplace(row, theta):
@@ -18,6 +18,7 @@ def near_rows(key, rows):
 ESTIMATORS = [
     FederatedGaussianMixture(max_rounds=50, n_init=2, standard_errors=False),
     FederatedRegressionMixture(max_rounds=50, n_init=2, standard_errors=False),
+    FederatedTableMixture(max_rounds=50, n_init=2, standard_errors=False),
     FederatedMixture(laplace, near_rows, max_rounds=20, n_init=2, standard_errors=False),
 ]
 

@@ -127,7 +127,7 @@ def test_a_spec_is_one_line_of_plain_values():
     line = FitSpec(LinearRegression("shared"), FedEMSA(), 3, columns=("a", "b")).to_json()
     assert "\n" not in line
     assert json.loads(line)["algorithm"]["name"] == "fedem-sa"
-    assert json.loads(line)["units"] == {"standardize": False, "move": True, "intercept": False}
+    assert json.loads(line)["units"] == {"standardize": False, "move": True, "intercept": False, "scaled": None}
 
 
 def test_what_is_left_out_has_its_default():

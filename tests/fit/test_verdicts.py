@@ -153,7 +153,7 @@ def test_words_go_by_deviance_where_no_pull_decides():
 def test_the_order_of_sites_does_not_matter():
     seen = draw(np.random.default_rng(8), spread=0.1)
     order = np.random.default_rng(9).permutation(10)
-    turned = Sightings(*(leaf[order] for leaf in seen[:-1]), seen.degrees)
+    turned = Sightings(*(leaf[order] for leaf in seen[:4]), seen.degrees)
     np.testing.assert_allclose(p_value(score(turned)), p_value(score(seen))[order])
 
 
@@ -170,7 +170,7 @@ def test_one_more_site_is_held_against_those_that_were_there():
     others, new = draw(generator), draw(generator, n_sites=2)
     new.deviance[1] *= 30.0
     assert suspects(new, others).tolist() == [False, True]
-    alone = Sightings(*(leaf[:1] for leaf in new[:-1]), DEGREES)
+    alone = Sightings(*(leaf[:1] for leaf in new[:4]), DEGREES)
     assert p_value(score(alone, others))[0] == p_value(score(new, others))[0]
 
 
@@ -215,3 +215,17 @@ def test_a_site_that_was_away_moves_nothing_and_hides_nobody():
     found = left_out(away, weight, None)
     np.testing.assert_allclose(found[kept], left_out(away[kept], weight[kept], None))
     np.testing.assert_allclose(left_out_of_median(away)[kept], left_out_of_median(away[kept]))
+
+
+def test_a_site_without_a_column_is_judged_by_its_distance_alone():
+    generator = np.random.default_rng(0)
+    n_rows = np.full(10, 200.0)
+    deviance = generator.chisquare(12.0, size=10)
+    log_likelihood = -10.0 * n_rows + generator.normal(scale=10.0, size=10)
+    log_likelihood[3] += 1.4 * n_rows[3]  # a column less to explain
+    seen = Sightings(n_rows, log_likelihood, deviance, deviance / 4.0, 12.0)
+    assert p_value(score(seen))[3] < 0.01
+    found = score(seen._replace(whole=np.arange(10) != 3))
+    assert np.isnan(found.fit[3])
+    assert p_value(found)[3] > 0.01
+    np.testing.assert_array_equal(np.isnan(found.p_fit), np.arange(10) == 3)

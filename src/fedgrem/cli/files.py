@@ -77,7 +77,7 @@ def rows_for(
 
     With ``blind``, a regression's response may be missing from the files.
     """
-    from fedgrem import FederatedRegressionMixture
+    from fedgrem import FederatedRegressionMixture, FederatedTableMixture
 
     model, table = saved.model, read_sites(files, site=site)
     frame = table.frame
@@ -101,8 +101,9 @@ def rows_for(
         if name is not None:
             check_column(frame, name)
     aside = [name for name in (response, weight) if name is not None]
-    check_numeric(frame, [*names, *aside])
-    check_no_gaps(frame, aside if getattr(model, "missing", None) == "em" else [*names, *aside])
+    mixed = isinstance(model, FederatedTableMixture)
+    check_numeric(frame, aside if mixed else [*names, *aside])
+    check_no_gaps(frame, aside if mixed or getattr(model, "missing", None) == "em" else [*names, *aside])
     numbers = [None if name is None else frame[name].to_numpy() for name in (response, weight)]
     return Rows(table, frame.select(names), *numbers)
 

@@ -26,6 +26,8 @@ def fit(
     covariance: opt.CovarianceOption = None,
     noise: opt.NoiseOption = None,
     missing: opt.MissingOption = Missing.refuse,
+    table: opt.TableOption = False,
+    types: opt.TypesOption = None,
     penalty: opt.Penalty = "auto",
     criterion: opt.CriterionOption = Criterion.bic,
     max_rounds: opt.MostRounds = 1000,
@@ -49,12 +51,14 @@ def fit(
     * `fedgrem fit data.csv --site hospital --components auto --out model/`
 
     * `fedgrem fit trial.parquet -s center -r 2 --target y --drop patient -o model/`
+
+    * `fedgrem fit patients.csv -s hospital -r 4 --table --types "cp=categorical,age=continuous" -o model/`
     """
     check_folder(out, force=force)
     options = fit_options(read_components(components), penalty, criterion, max_rounds, tol, n_init, seed)
-    options |= family_options(target is not None, covariance, noise, missing)
-    table, chosen = gather(data, site, target, weight, columns, drop, missing)
-    model = fitted(table, chosen, target, weight, options)
+    options |= family_options(target is not None, covariance, noise, missing, table, types)
+    rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table)
+    model = fitted(rows, chosen, target, weight, options)
     save(model, out, Source(site, target))
     print_model(model)
     typer.echo(f"\nSaved in {out}; see it again with: fedgrem show {out}")
@@ -76,6 +80,8 @@ def select(
     covariance: opt.CovarianceOption = None,
     noise: opt.NoiseOption = None,
     missing: opt.MissingOption = Missing.refuse,
+    table: opt.TableOption = False,
+    types: opt.TypesOption = None,
     criterion: opt.CriterionOption = Criterion.bic,
     seed: opt.Seed = 0,
     out: Annotated[
@@ -98,11 +104,11 @@ def select(
     if out is not None:
         check_folder(out, force=force)
     numbers = read_components(components)
-    options = family_options(target is not None, covariance, noise, missing)
+    options = family_options(target is not None, covariance, noise, missing, table, types)
     options |= {"n_components": [numbers] if isinstance(numbers, int) else numbers, "tol": 1e-6}
     options |= {"random_state": seed, "criterion": criterion.value}
-    table, chosen = gather(data, site, target, weight, columns, drop, missing)
-    model = fitted(table, chosen, target, weight, options)
+    rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table)
+    model = fitted(rows, chosen, target, weight, options)
     if out is not None:
         save(model, out, Source(site, target))
 
@@ -127,8 +133,10 @@ def gather(
     columns: str | None,
     drop: str | None,
     missing: Missing,
+    *,
+    words: bool = False,
 ) -> tuple[FileTable, list[str]]:
-    """The rows, and the columns to fit; whatever cannot be used is refused."""
+    """The rows, and the columns to fit, which may hold words on demand; whatever cannot be used is refused."""
     if target is not None and missing is Missing.em:
         raise InputError(
             "--missing em is for Gaussian components; with --target, drop or impute rows with empty cells."
@@ -144,7 +152,7 @@ def gather(
     named = [name for name in (*aside, site) if name is not None]
     if len(set(named)) < len(named):
         raise InputError("--site, --target and --weight must name different columns.")
-    chosen = choose_columns(table.frame, columns=listed(columns), drop=listed(drop), aside=aside)
+    chosen = choose_columns(table.frame, columns=listed(columns), drop=listed(drop), aside=aside, words=words)
     for name in aside:
         choose_columns(table.frame, columns=[name])
     check_no_gaps(table.frame, aside)

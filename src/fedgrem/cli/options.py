@@ -73,6 +73,21 @@ DroppedColumns: TypeAlias = Annotated[
 MissingOption: TypeAlias = Annotated[
     Missing, typer.Option("--missing", help="Empty cells: refuse them, or let EM fill in what is expected of them.")
 ]
+TableOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--table", help="Fit mixed columns: numbers, counts, yes/no, categories; empty cells are missing. See --types."
+    ),
+]
+TypesOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--types",
+        metavar="A=TYPE,B=X|Y,...",
+        help="With --table, what columns are: continuous, robust, binary, categorical, count, or their levels.",
+        show_default="read from all sites",
+    ),
+]
 
 # -- a fit
 
@@ -183,9 +198,25 @@ def fit_options(
 
 
 def family_options(
-    regression: bool, covariance: Covariance | None, noise: Noise | None, missing: Missing
+    regression: bool,
+    covariance: Covariance | None,
+    noise: Noise | None,
+    missing: Missing,
+    table: bool = False,
+    types: str | None = None,
 ) -> dict[str, Any]:
     """Of its components; what belongs to the other kind of mixture is refused."""
+    if types and not table:
+        raise InputError("--types says what the columns of a table are; give --table too.")
+    if table:
+        if regression:
+            raise InputError("--table is for rows without a response; leave --target or --regression out.")
+        if noise is not None:
+            raise InputError(f"--noise {noise.value} is for regressions; with --table, use --covariance.")
+        kind = covariance or Covariance.diag
+        if kind in (Covariance.spherical, Covariance.identity):
+            raise InputError(f"--covariance {kind.value} does not go with --table; use diag, tied or full.")
+        return {"columns": read_types(types), "covariance_type": kind.value}
     if regression:
         if covariance is not None:
             raise InputError(
@@ -202,9 +233,28 @@ def family_options(
 
 def estimator(options: dict[str, Any], regression: bool) -> Any:
     """An unfitted model of these options."""
-    from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
+    from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, FederatedTableMixture
 
+    if "columns" in options:
+        return FederatedTableMixture(**options)
     return FederatedRegressionMixture(**options) if regression else FederatedGaussianMixture(**options)
+
+
+def read_types(text: str | None) -> dict[str, Any]:
+    """Types of columns as they were typed.
+
+    Examples
+    --------
+    >>> read_types("age=continuous,cp=none|some|much")
+    {'age': 'continuous', 'cp': ['none', 'some', 'much']}
+    """
+    found: dict[str, Any] = {}
+    for one in listed(text):
+        name, mark, kind = one.partition("=")
+        if not (name and mark and kind):
+            raise InputError(f"--types has {one!r}, expected COLUMN=TYPE or COLUMN=LEVEL|LEVEL.")
+        found[name.strip()] = [level.strip() for level in kind.split("|")] if "|" in kind else kind.strip()
+    return found
 
 
 def penalty_of(text: str) -> float | str:

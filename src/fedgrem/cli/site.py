@@ -83,6 +83,9 @@ def start(
     floor: Floor = 0.0,
     cap: Annotated[int, typer.Option(metavar="BYTES", min=1, help="Size of the largest message that may leave.")] = 2
     ** 20,
+    table: Annotated[
+        bool, typer.Option("--table", help="Columns may hold words, for fits of mixed columns (sites fit --table).")
+    ] = False,
     foreground: Foreground = False,
 ) -> None:
     """Join the study and answer its fits, in the background, until stopped. The order of starting does not matter.
@@ -99,8 +102,8 @@ def start(
 
     name = _site(kit)
     check_stopped(kit, f"site {name!r}")  # before the settings of what runs are written over
-    settings = _settings(kit, data, columns, target, weight, floor)._replace(cap=cap)
-    rows = read_rows(name, settings).sites[0].rows
+    settings = _settings(kit, data, columns, target, weight, floor, words=table)._replace(cap=cap)
+    rows = read_table(settings.data) if settings.words else read_rows(name, settings).sites[0].rows
     write_settings(settings, kit / "local")
     if foreground:
         command = site_command(kit, name)
@@ -167,7 +170,14 @@ def _site(kit: Path) -> str:
 
 
 def _settings(
-    kit: Path, data: Path | None, columns: str | None, target: str | None, weight: str | None, floor: float
+    kit: Path,
+    data: Path | None,
+    columns: str | None,
+    target: str | None,
+    weight: str | None,
+    floor: float,
+    *,
+    words: bool = False,
 ) -> "Settings":
     """From the options; without --data, those of the last start."""
     from fedgrem.engines.remote.site import Settings, read_settings
@@ -178,8 +188,8 @@ def _settings(
         kept = read_settings(kit / "local")
         return kept._replace(floor=floor) if floor else kept
     aside = [name for name in (target, weight) if name is not None]
-    chosen = choose_columns(read_table(data), columns=listed(columns), aside=aside)
-    return Settings(str(data.resolve()), tuple(chosen), target, weight, floor)
+    chosen = choose_columns(read_table(data), columns=listed(columns), aside=aside, words=words)
+    return Settings(str(data.resolve()), tuple(chosen), target, weight, floor, words=words)
 
 
 def _shown(value: Any) -> str:

@@ -12,6 +12,7 @@ from fedgrem.cli import options as opt
 from fedgrem.cli.files import Source, check_folder, save
 from fedgrem.cli.options import Criterion, Missing, estimator, family_options, fit_options, listed, read_components
 from fedgrem.cli.screen import boxed, notice, print_model, progress_bar, warnings_as_notices
+from fedgrem.errors import InputError
 
 if TYPE_CHECKING:
     from fedgrem.engines.flare.kit import Study
@@ -39,6 +40,8 @@ def fit(
     covariance: opt.CovarianceOption = None,
     noise: opt.NoiseOption = None,
     missing: opt.MissingOption = Missing.refuse,
+    table: opt.TableOption = False,
+    types: opt.TypesOption = None,
     penalty: opt.Penalty = "auto",
     criterion: opt.CriterionOption = Criterion.bic,
     max_rounds: opt.MostRounds = 1000,
@@ -71,6 +74,8 @@ def fit(
     * `fedgrem sites fit study/ --components 2:8 --out model/`
 
     * `fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/`
+
+    * `fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/`
     """
     place = open_study(study)  # before the heavy imports: it sees to where they are kept compiled
     from fedgrem.engines.flare.operate import Fit, begin, session
@@ -81,8 +86,10 @@ def fit(
     check_folder(out, force=force)
     numbers = read_components(components)
     options = fit_options(numbers, penalty, criterion, max_rounds, tol, n_init, seed)
-    options |= {"algorithm": algorithm} | family_options(regression, covariance, noise, missing)
+    options |= {"algorithm": algorithm} | family_options(regression, covariance, noise, missing, table, types)
     names = listed(columns) or None
+    if table and names is None:
+        raise InputError("--table needs --columns and --types: over a network no site shows what its columns hold.")
     model = estimator(options, regression)
     fixed = isinstance(numbers, int)
     spec = spec_for(model if fixed else candidate(model, fewest(numbers)), names, score=not fixed)

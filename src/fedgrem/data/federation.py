@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Federation:
 
     sites: tuple[Site, ...]
     columns: tuple[str, ...]
+    types: Any = ()
+    """What the columns are, where they are of several types."""
 
     @property
     def names(self) -> tuple[str, ...]:

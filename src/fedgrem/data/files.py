@@ -86,7 +86,12 @@ def read_sites(paths: Sequence[str | Path], *, site: str | None = None) -> FileT
 
 
 def choose_columns(
-    frame: polars.DataFrame, *, columns: Sequence[str] = (), drop: Sequence[str] = (), aside: Sequence[str] = ()
+    frame: polars.DataFrame,
+    *,
+    columns: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    aside: Sequence[str] = (),
+    words: bool = False,
 ) -> list[str]:
     """The columns to fit: those named, or all but those dropped and set aside. All of them must be numeric.
 
@@ -96,6 +101,7 @@ def choose_columns(
     columns : to use; empty means all.
     drop : to leave out.
     aside : used for something else, such as a target or a weight.
+    words : whether they may hold words instead.
     """
     for name in (*columns, *drop, *aside):
         check_column(frame, name)
@@ -105,7 +111,8 @@ def choose_columns(
         raise InputError(f"column {twice[0]!r} is to be used and to be left out or set aside at once; name it once.")
     if not chosen:
         raise InputError(f"no columns are left to fit; {_listed(frame.columns)}.")
-    check_numeric(frame, chosen)
+    if not words:
+        check_numeric(frame, chosen)
     return chosen
 
 
@@ -124,7 +131,10 @@ def check_numeric(frame: polars.DataFrame, names: Sequence[str]) -> None:
     if bad:
         kinds = ", ".join(f"{name!r} ({frame.schema[name]}, such as {_first(frame[name])!r})" for name in bad[:5])
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-        raise InputError(f"columns that are not numeric: {kinds}{more}; drop them, encode them, or name those to use.")
+        raise InputError(
+            f"columns that are not numeric: {kinds}{more}; drop them, encode them, name those to use, or fit mixed "
+            "columns with --table."
+        )
 
 
 def check_no_gaps(frame: polars.DataFrame, names: Sequence[str]) -> None:

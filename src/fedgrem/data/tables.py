@@ -122,12 +122,27 @@ def gather_values(name: str, values: Any, table: Table) -> Array | None:
     return np.asarray(values)
 
 
-def split_like(values: Array, table: Table) -> Any:
-    """Results in the shape the rows came in: an array, a dict of arrays, or a list of arrays."""
+def split_like(values: Array, table: Table, rows: Any = None) -> Any:
+    """Results in the shape the rows came in: an array, a dict of arrays, or a list of arrays.
+
+    With ``rows``, one number for each of a pandas frame comes as a Series with its index.
+    """
     if table.kind == "table":
-        return values
+        return _indexed(values, rows)
     parts = [values[table.site_of_row == k] for k in range(len(table.labels))]
-    return dict(zip(table.labels.tolist(), parts, strict=True)) if table.kind == "mapping" else parts
+    if table.kind == "mapping":
+        named = dict(zip(table.labels.tolist(), parts, strict=True))
+        return named if rows is None else {name: _indexed(part, rows[name]) for name, part in named.items()}
+    return parts if rows is None else [_indexed(part, own) for part, own in zip(parts, rows, strict=True)]
+
+
+def _indexed(values: Array, rows: Any) -> Any:
+    if rows is None or not is_frame(rows):
+        return values
+    frame = nw.from_native(rows, eager_only=True)
+    if not frame.implementation.is_pandas():
+        return values
+    return frame.implementation.to_native_namespace().Series(values, index=rows.index, name="component")
 
 
 def column_names(rows: Any) -> list[str] | None:

@@ -1,5 +1,6 @@
 """Federated standardization: a common location and scale for every column, from summaries of the sites only."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,9 @@ class UnitsPlan(NamedTuple):
     """Whether columns may be centered: not where a line must go through the origin."""
     intercept: bool = False
     """Whether a column of ones is added."""
+    scaled: tuple[int, ...] | None = None
+    """Places of the columns that are centered and scaled, as the others hold codes and counts; None is all columns.
+    One of them that is constant at a site tells nothing there, and counts as missing in a fit."""
 
     @property
     def as_it_is(self) -> bool:
@@ -60,11 +64,27 @@ class UnitsPlan(NamedTuple):
             return None
         width = means.shape[1]
         units = common_units(means, deviations) if self.standardize else Units(np.zeros(width), np.ones(width))
+        if self.scaled is not None:
+            among = np.isin(np.arange(width), self.scaled)
+            units = Units(np.where(among, units.location, 0.0), np.where(among, units.scale, 1.0))
         return units if self.move else units._replace(location=np.zeros(width))
 
-    def apply(self, federation: Federation, units: Units | None) -> Federation:
-        """The same rows in these units."""
+    def constant(self, deviations: Array) -> Array:
+        """Which columns count as missing, because they are constant at a site, by deviations ``(..., p)``."""
+        found = np.zeros(deviations.shape, dtype=bool)
+        if self.scaled is not None:
+            found[..., self.scaled] = deviations[..., self.scaled] < LEAST_VARIATION
+        return found
+
+    def apply(self, federation: Federation, units: Units | None, *, fitting: bool = True) -> Federation:
+        """The same rows in these units; in a fit without columns that are constant at a site."""
+        if fitting and self.scaled:
+            federation = Federation(tuple(self._without(site) for site in federation.sites), federation.columns)
         return federation if units is None else federation.in_units(units, intercept=self.intercept)
+
+    def _without(self, site: Site) -> Site:
+        constant = self.constant(take_census(site).deviation)
+        return replace(site, rows=np.where(constant, np.nan, site.rows)) if constant.any() else site
 
 
 def common_units(means: Array, deviations: Array) -> Units:

@@ -3,5 +3,6 @@
 from fedgrem.estimators.gaussian import FederatedGaussianMixture
 from fedgrem.estimators.own import FederatedMixture
 from fedgrem.estimators.regression import FederatedRegressionMixture
+from fedgrem.estimators.table import FederatedTableMixture
 
-__all__ = ["FederatedGaussianMixture", "FederatedMixture", "FederatedRegressionMixture"]
+__all__ = ["FederatedGaussianMixture", "FederatedMixture", "FederatedRegressionMixture", "FederatedTableMixture"]

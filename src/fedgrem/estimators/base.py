@@ -20,6 +20,7 @@ from fedgrem.errors import InputError, InputTypeError, ShapeError
 from fedgrem.estimators.fitted import FittedMixture
 from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
 from fedgrem.estimators.newcomer import fit_site
+from fedgrem.estimators.notes import ColumnWarning, column_notes
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.progress import teller
 from fedgrem.estimators.selection import Search, check_components, choose, fewest, is_fixed
@@ -130,6 +131,7 @@ class BaseFederatedMixture(FittedMixture):
             self.cost_["selection_exchanges"] = search.exchanges
         expose_verdicts(self, result)
         self._expose_errors(result)
+        self._note(result)
         self._warn(result)
 
     def _forget(self) -> None:
@@ -186,7 +188,7 @@ class BaseFederatedMixture(FittedMixture):
 
     def _given(self, federation: Federation) -> Params | None:
         """Starts that the user gave, in the units of the fit."""
-        n_parameters = self._family().n_parameters(federation.n_features)
+        n_parameters = self._start_size(federation.n_features)
         given = check_start(
             self.weights_init,
             getattr(self, f"{self._theta_name}_init"),
@@ -198,6 +200,10 @@ class BaseFederatedMixture(FittedMixture):
         census = [take_census(site) for site in federation.sites]
         units = self._units_plan().units(np.stack([c.mean for c in census]), np.stack([c.deviation for c in census]))
         return Params(given[0], given[1] if units is None else self._theta_in_units(given[1], units))
+
+    def _start_size(self, n_features: int) -> int:
+        """Numbers of a component in a start as the user gives it."""
+        return self._family().n_parameters(n_features)
 
     def _theta_in_units(self, theta: Array, units: Units) -> Array:
         """A start ``(K, R, q)`` as the user gave it, in the units of the fit."""
@@ -327,6 +333,23 @@ class BaseFederatedMixture(FittedMixture):
     def _weights_penalty(self) -> float:
         """C of the weights where no path chose it: they are pooled only if that was asked for."""
         return self.penalty_ if as_algorithm(self.algorithm).pool_weights is True else 0.0
+
+    def _column_names(self) -> list[str]:
+        """Of the rows as they came."""
+        return [str(name) for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])]
+
+    def _column_notes(self, result: FitResult) -> tuple[list[str], list[str]]:
+        """Sentences about columns that say nothing at a site, to warn by and to know."""
+        grave, _ = column_notes(self._column_names(), result, {}, (), completed=False)
+        return ([], grave) if self._has_target else (grave, [])  # a covariate may be constant beside an intercept
+
+    def _note(self, result: FitResult) -> None:
+        """Say what columns are missing or constant at sites, in ``notes_`` and as a warning."""
+        grave, mild = self._column_notes(result)
+        self.notes_ = np.array([*grave, *mild], dtype=str)
+        if grave:
+            more = f" And {len(grave) - 3} more like it, in notes_." if len(grave) > 3 else ""
+            warnings.warn(" ".join(grave[:3]) + more, ColumnWarning, stacklevel=5)
 
     def _warn(self, result: FitResult) -> None:
         if not np.all(np.isfinite(result.theta)):

@@ -12,9 +12,9 @@ class FederatedDensity(DensityMixin, BaseFederatedMixture):
     """A federated mixture over rows without a response."""
 
     def predict(self, X: Any, *, sites: Any = None) -> Any:
-        """Most probable component of every row, ``(N,)``."""
+        """Most probable component of every row, ``(N,)``; of a pandas frame a Series with its index."""
         table, posterior, _ = self._score_rows(X, None, sites)
-        return split_like(posterior.argmax(axis=1), table)
+        return split_like(posterior.argmax(axis=1), table, X)
 
     def predict_proba(self, X: Any, *, sites: Any = None) -> Any:
         """Posterior probability of every component for every row, ``(N, R)``.

@@ -1,6 +1,7 @@
 """What all federated mixtures share once they are fitted: look rows up, score them, report."""
 
 import warnings
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,23 @@ from fedgrem.errors import InputError
 from fedgrem.estimators.uncertainty import WithErrors
 from fedgrem.families.base import Family
 from fedgrem.types import Array, Params, map_arrays
+
+
+def misspelt(name: str, known: list[str]) -> str | None:
+    """The site that a name is probably meant to be; sites that differ in their numbers are others.
+
+    Examples
+    --------
+    >>> misspelt("Nort", ["north", "south"]), misspelt("site-11", ["site-1"]), misspelt("west", ["north", "south"])
+    ('north', None, None)
+    """
+
+    def digits(text: str) -> str:
+        return "".join(letter for letter in text if letter.isdigit())
+
+    alike = {other.casefold(): other for other in known if digits(other) == digits(name)}
+    found = get_close_matches(name.casefold(), list(alike), n=1, cutoff=0.8)
+    return alike[found[0]] if found else None
 
 
 class UnknownSiteWarning(UserWarning):
@@ -38,6 +56,10 @@ class FittedMixture(WithErrors, BaseEstimator):
     def _missing_allowed(self) -> bool:
         """Whether cells may be NaN."""
         return False
+
+    def _as_numbers(self, X: Any, sites: Any) -> Any:
+        """The rows of a user as numbers."""
+        return X
 
     def _units_plan(self) -> UnitsPlan:
         """In which units the fit runs."""
@@ -100,6 +122,13 @@ class FittedMixture(WithErrors, BaseEstimator):
             return [None]
         found = [self._place_of(label) for label in table.labels]
         unknown = [str(label) for label, place in zip(table.labels, found, strict=True) if place is None]
+        for name in unknown:
+            meant = misspelt(name, [str(known) for known in self.site_names_])
+            if meant is not None:
+                raise InputError(
+                    f"site {name!r} was not fitted, but {meant!r} was; if that is meant, correct the name. A new site "
+                    "of such a name can be judged by the center with sites=None, or be added with fit_site."
+                )
         if unknown:
             listed = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
             warnings.warn(
@@ -111,7 +140,7 @@ class FittedMixture(WithErrors, BaseEstimator):
 
     def _rows_to_score(self, X: Any, sites: Any) -> tuple[Table, Array]:
         check_is_fitted(self)
-        table = self._table_to_predict(X, sites)
+        table = self._table_to_predict(self._as_numbers(X, sites), sites)
         rows = validate_data(self, table.rows, reset=False, dtype=np.float64, ensure_all_finite=False)
         self._check_finite(rows, table)
         return table, rows
@@ -142,7 +171,7 @@ class FittedMixture(WithErrors, BaseEstimator):
         site = Site("", rows, target, np.ones(len(rows)))
         columns = tuple(f"x{j}" for j in range(rows.shape[1]))
         units = self._fit_units()
-        scaled = self._units_plan().apply(Federation((site,), columns), units).sites[0]
+        scaled = self._units_plan().apply(Federation((site,), columns), units, fitting=False).sites[0]
         stack = stack_sites([scaled], gaps=bool(np.isnan(rows).any()))
         one: Params = map_arrays(lambda leaf: np.asarray(leaf)[None], params)
         with np.errstate(all="ignore"):

@@ -49,9 +49,9 @@ def fit_elsewhere(
 def adopt(model: Model, finished: Finished, columns: Sequence[str] | None, search: "Search | None" = None) -> Model:
     """Take over a fit that ran elsewhere, as if it had run here, and how its number of components was found."""
     result: Any = finished.result
-    width = int(result.theta.shape[-1]) - int(model._units_plan().intercept)
-    model.n_features_in_ = width if columns is None else len(columns)
-    if columns is not None:
-        model.feature_names_in_ = np.array(columns, dtype=object)
+    if columns is None:
+        model.n_features_in_ = int(result.theta.shape[-1]) - int(model._units_plan().intercept)
+    else:
+        model.n_features_in_, model.feature_names_in_ = len(columns), np.array(columns, dtype=object)
     model._take_over(result, np.array(result.site_names), search)
     return model

@@ -15,14 +15,15 @@ from fedgrem.algorithms.frozen import FrozenCenter
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation
 from fedgrem.data.tables import gather, gather_values
-from fedgrem.data.units import take_census
+from fedgrem.data.units import Census, take_census
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.verdicts import PER_SITE, evidence, judge, log_volume, remembered, sightings
 from fedgrem.fit.conversation import Agreed, converse
 from fedgrem.fit.join import as_one_site, join
+from fedgrem.fit.units import with_census
 from fedgrem.fit.verdicts import score
-from fedgrem.types import FitResult
+from fedgrem.types import FitResult, map_arrays
 
 if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
@@ -74,7 +75,7 @@ def _check_center(model: "BaseFederatedMixture") -> None:
 
 def _federation(model: "BaseFederatedMixture", rows: Any, y: Any, name: str, sample_weight: Any) -> Federation:
     """The rows of the new site, checked as in ``fit``."""
-    table = gather(rows)
+    table = gather(model._as_numbers(rows, None))
     if table.kind != "table":
         raise InputError(f"fit_site takes the rows of one site as one table; got {len(table.labels)} tables.")
     if model._has_target and y is None:
@@ -114,11 +115,14 @@ def _fit_one(model: "BaseFederatedMixture", federation: Federation, name: str) -
     chosen = copy.copy(model)
     chosen.n_components = model.n_components_
     spec = as_one_site(chosen._spec(), frozen, max(float(model.tol), LEAST_TOL))
-    agreed = Agreed(model._fit_units(), bool(np.isnan(federation.sites[0].rows).any()))
+    census = take_census(federation.sites[0])
+    constant = spec.units.constant(census.deviation)
+    agreed = Agreed(model._fit_units(), bool(census.gaps or constant.any()))
     result, _ = converse(join(spec, name, center, agreed), InProcess(federation, spec))
-    units, seen = model._fit_units(), take_census(federation.sites[0]).seen[None]
+    units = model._fit_units()
     location, scale = (None, None) if units is None else units
-    return result._replace(location=location, scale=scale, seen=seen)
+    whole: Census = map_arrays(lambda leaf: np.asarray(leaf)[None], census)
+    return with_census(result._replace(location=location, scale=scale), whole, constant[None])
 
 
 def _append(model: "BaseFederatedMixture", result: FitResult) -> None:

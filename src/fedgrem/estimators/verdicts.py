@@ -59,7 +59,13 @@ def sightings(result: FitResult) -> Sightings:
     own, center = result.look["log_likelihood"], result.look["at_center"]
     fitted = result.n_rows * np.sum(result.weights * result.distance**2, axis=1)
     noise = 0 if result.noise is None else result.noise[0].size
-    return Sightings(result.n_rows, own, 2.0 * (own - center), fitted, float(result.theta[0].size + noise))
+    degrees = float(result.theta[0].size + noise)
+    return Sightings(result.n_rows, own, 2.0 * (own - center), fitted, degrees, _whole(result))
+
+
+def _whole(result: FitResult) -> Array | None:
+    """(K,) which sites tell something of every column."""
+    return None if result.seen is None else np.asarray((result.seen > 0).all(axis=1))
 
 
 def judge(model: "BaseFederatedMixture", scores: Scores, seen: Sightings, result: FitResult) -> Array:
@@ -103,7 +109,8 @@ def remembered(model: "BaseFederatedMixture") -> Sightings:
     member = kept["in_fit"].astype(bool)
     n_rows = model.n_rows_[member]
     own = kept["log_likelihood"][member] * n_rows + kept["log_volume"][member]
-    return Sightings(n_rows, own, kept["deviance"][member], kept["fitted"][member], float(kept["degrees"]))
+    whole = ~np.isnan(kept["p_fit"][member])
+    return Sightings(n_rows, own, kept["deviance"][member], kept["fitted"][member], float(kept["degrees"]), whole)
 
 
 def _leave_one_out(model: "BaseFederatedMixture", result: FitResult) -> Array:

@@ -174,6 +174,18 @@ class KnownNoise:
         raise NotImplementedError
 
 
+class Term(Protocol):
+    """Of log densities, what is no product with features; prepared for a stack and the fits ``(c, B)`` on it."""
+
+    def density(self, place: slice) -> Array:
+        """(c, B R, n) of some rows."""
+        ...
+
+    def sums(self, mass: Array, place: slice) -> Array:
+        """(c, B R, t) what steps need of the same rows, for posteriors times weights ``(c, B R, n)``."""
+        ...
+
+
 class ExponentialFamily:
     """The steps of every family with features. Subclasses say what these are and what follows from their sums."""
 
@@ -212,6 +224,10 @@ class ExponentialFamily:
     def curvature(self, sums: Sums, theta: Array) -> Array | None:
         """A bound on the curvature of Q; None where that is the rows held."""
         return None
+
+    def terms(self, stack: Stack, params: Params, scale: Any) -> "tuple[Term, ...]":
+        """What a log density has beside the features; nothing unless a subclass says so."""
+        return ()
 
     def solve(self, sums: Sums, theta: Array) -> Array:
         """The maximizer of Q in theta."""
@@ -255,16 +271,18 @@ class ExponentialFamily:
 
     def expect(self, stack: Stack, params: Params, scale: Any = None, *, scored: bool = True) -> Sums:
         """The E-step: posterior sums over the rows of every site and, if ``scored``, the log-likelihood."""
-        if scale is None and params.noise is not None:
+        if scale is None:
             scale = self.open(stack, params.noise, stack.rows.shape[-1])
         eta = self.natural(params.weights, params.theta, scale)
         features, rest = self.features_of(stack), self.rest_of(stack)
         (c, *fits, n_components), t = params.weights.shape, eta.shape[-1]
         eta = eta.reshape(c, -1, t)
         numbers = eta.shape[1]
+        terms = self.terms(stack, params, scale)
 
         def one(block: Block) -> tuple[Array, ...]:
-            share, total, peak = posterior(eta, block.features, n_components)
+            more = tuple(term.density(block.place) for term in terms)
+            share, total, peak = posterior(eta, block.features, n_components, more)
             weight = block.weight[:, None]
             told: tuple[Array, ...] = ()
             if scored:
@@ -273,7 +291,11 @@ class ExponentialFamily:
                 told = (peak.sum(axis=-1),)
             np.divide(weight, total, out=total)
             share *= total[:, :, None]
-            return share.reshape(c, numbers, -1) @ block.features, *told
+            mass = share.reshape(c, numbers, -1)
+            found = mass @ block.features
+            if terms:
+                found = np.concatenate([found, *(term.sums(mass, block.place) for term in terms)], axis=-1)
+            return found, *told
 
         found, *value = stack.total(features, one, numbers)
         rest = rest.reshape(c, *(1,) * len(fits), -1)
@@ -281,14 +303,15 @@ class ExponentialFamily:
         if scored:
             n_rows = stack.n_rows.reshape(c, *(1,) * len(fits))
             reached = value[0].reshape(c, *fits) + self.rows_part(rest, n_rows, scale)
-        return Sums(found.reshape(c, *fits, n_components, t), rest, reached)
+        return Sums(found.reshape(c, *fits, n_components, -1), rest, reached)
 
     def row_scores(self, stack: Stack, params: Params) -> tuple[Array, Array]:
         """Posteriors ``(c, ..., R, n)`` and log-likelihoods ``(c, ..., n)`` of every row."""
         scale = self.open(stack, params.noise, stack.rows.shape[-1])
         eta = self.natural(params.weights, params.theta, scale)
         (c, *fits, n_components), t = params.weights.shape, eta.shape[-1]
-        share, total, peak = posterior(eta.reshape(c, -1, t), self.features_of(stack), n_components)
+        more = tuple(term.density(slice(0, stack.size)) for term in self.terms(stack, params, scale))
+        share, total, peak = posterior(eta.reshape(c, -1, t), self.features_of(stack), n_components, more)
         share /= total[:, :, None]
         value = (peak + np.log(total)).reshape(c, *fits, -1) + self.row_part(stack, scale, (c, *fits))
         return share.reshape(c, *fits, n_components, -1).copy(), value
@@ -333,7 +356,9 @@ class ExponentialFamily:
         return self.solve(sums, params.theta)
 
 
-def posterior(eta: Array, features: Array, n_components: int) -> tuple[Array, Array, Array]:
+def posterior(
+    eta: Array, features: Array, n_components: int, more: tuple[Array, ...] = ()
+) -> tuple[Array, Array, Array]:
     """Likelihoods ``(c, B, R, n)`` relative to each row's largest, in scratch; their sums and the logs of the largest.
 
     A row that no component can explain belongs to all alike; its log-likelihood says that something is wrong.
@@ -341,6 +366,8 @@ def posterior(eta: Array, features: Array, n_components: int) -> tuple[Array, Ar
     c, numbers, _ = eta.shape
     share = scratch("posterior", (c, numbers, features.shape[1]))
     np.matmul(eta, features.swapaxes(-1, -2), out=share)
+    for term in more:
+        share += term
     share = share.reshape(c, -1, n_components, features.shape[1])
     peak = share.max(axis=2)
     share -= peak[:, :, None]

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from fedgrem.data.stack import Stack
-from fedgrem.families.base import ExponentialFamily, KnownNoise, log_weights, with_ones
+from fedgrem.families.base import ExponentialFamily, KnownNoise, log_weights
 from fedgrem.families.information import louis
 from fedgrem.families.seeding import far_rows
 from fedgrem.types import Array, Params, Sums
@@ -31,17 +31,17 @@ class Poisson(KnownNoise, ExponentialFamily):
         return n_features
 
     def features(self, stack: Stack) -> Array:
-        """``(1, x)``."""
-        return with_ones(stack.rows)
+        """``(1, x)`` and, for every column, whether the cell is there; zeros where it is not."""
+        there = seen_of(stack)
+        return np.concatenate([np.ones((*there.shape[:-1], 1)), there * stack.rows, there], axis=-1)
 
     def rest(self, stack: Stack) -> Array:
         """``log x!``, which no component changes."""
-        return np.asarray((stack.weight * gammaln(1.0 + stack.rows).sum(axis=-1)).sum(axis=1, keepdims=True))
+        return np.asarray((stack.weight * _log_factorials(stack)).sum(axis=1, keepdims=True))
 
     def natural(self, weights: Array, theta: Array, scale: Any) -> Array:
-        """``log w`` less the sum of the rates, and the log rates."""
-        offset = log_weights(weights) - np.exp(theta).sum(axis=-1)
-        return np.concatenate([offset[..., None], theta], axis=-1)
+        """``log w``, the log rates, and minus the rates."""
+        return np.concatenate([log_weights(weights)[..., None], theta, -np.exp(theta)], axis=-1)
 
     def rows_part(self, rest: Array, n_rows: Array, scale: Any) -> Array:
         """Minus the sum of ``log x!``."""
@@ -49,22 +49,24 @@ class Poisson(KnownNoise, ExponentialFamily):
 
     def row_part(self, stack: Stack, scale: Any, lead: tuple[int, ...]) -> Array:
         """Minus ``log x!``."""
-        own = -gammaln(1.0 + stack.rows).sum(axis=-1)
+        own = -_log_factorials(stack)
         return np.asarray(own.reshape(len(stack), *(1,) * (len(lead) - 1), -1))
 
     def gradient(self, sums: Sums) -> Callable[[Array], Array]:
         """Counts less rates."""
-        return lambda theta: np.asarray(sums.features[..., 1:] - sums.held[..., None] * np.exp(theta))
+        counts, cells = _split(sums)
+        return lambda theta: np.asarray(counts - cells * np.exp(theta))
 
     def curvature(self, sums: Sums, theta: Array) -> Array:
         """At most that at whichever of theta and the M-step is larger."""
-        return np.asarray(np.maximum(sums.held[..., None] * np.exp(theta), sums.features[..., 1:]).max(axis=-1))
+        counts, cells = _split(sums)
+        return np.asarray(np.maximum(cells * np.exp(theta), counts).max(axis=-1))
 
     def solve(self, sums: Sums, theta: Array) -> Array:
-        """Logs of mean counts; a component that holds nothing stays where it is."""
-        held = sums.held[..., None]
-        rates = np.maximum(sums.features[..., 1:] / np.where(held > 0, held, 1.0), LEAST_RATE)
-        return np.where(held > 0, np.log(rates), theta)
+        """Logs of mean counts; a component that holds no cell stays where it is."""
+        counts, cells = _split(sums)
+        rates = np.maximum(counts / np.where(cells > 0, cells, 1.0), LEAST_RATE)
+        return np.where(cells > 0, np.log(rates), theta)
 
     def draw(self, stack: Stack, seed: int, purpose: str, n_init: int, n_components: int, noise: Array | None) -> Array:
         """Rows far from each other in square roots, in which counts vary alike, each half way to the site's mean."""
@@ -76,11 +78,27 @@ class Poisson(KnownNoise, ExponentialFamily):
     def information(self, stack: Stack, params: Params) -> Array:
         """By the scores of every row."""
         posterior, _ = self.row_scores(stack, params)
-        held = (posterior * stack.weight[:, None]).sum(axis=-1)
+        there = seen_of(stack)
         rates = np.exp(params.theta)
-        complete = (held[..., None] * rates)[..., None] * np.eye(rates.shape[-1])
+        complete = (((posterior * stack.weight[:, None]) @ there) * rates)[..., None] * np.eye(rates.shape[-1])
 
         def scores(k: int, rows: Array, r: int) -> tuple[Array, None]:
-            return stack.rows[k, rows] - rates[k, r], None
+            return there[k, rows] * (stack.rows[k, rows] - rates[k, r]), None
 
         return louis(stack, params, posterior, scores, complete, None)
+
+
+def seen_of(stack: Stack) -> Array:
+    """(c, n, p) 1 where a cell is there, 0 where it is missing."""
+    return np.ones(stack.rows.shape) if stack.observed is None else stack.observed.astype(float)
+
+
+def _split(sums: Sums) -> tuple[Array, Array]:
+    """Counts and cells of every column, ``(..., R, p)``."""
+    size = sums.features.shape[-1] // 2
+    return sums.features[..., 1 : 1 + size], sums.features[..., 1 + size :]
+
+
+def _log_factorials(stack: Stack) -> Array:
+    """(c, n) of what is seen of every row."""
+    return np.asarray((seen_of(stack) * gammaln(1.0 + stack.rows)).sum(axis=-1))

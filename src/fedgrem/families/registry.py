@@ -5,6 +5,7 @@ from typing import Any
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.poisson import Poisson
 from fedgrem.families.regression import LinearRegression
+from fedgrem.families.table import Table
 
-FAMILIES: dict[str, Any] = {family.name: family for family in (Gaussian, LinearRegression, Poisson)}
+FAMILIES: dict[str, Any] = {family.name: family for family in (Gaussian, LinearRegression, Poisson, Table)}
 """name -> class; every row runs through the conformance tests."""

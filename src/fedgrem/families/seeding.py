@@ -23,17 +23,23 @@ def far_rows(stack: Stack, rows: Array, seed: int, purpose: str, n_init: int, n_
     Each next row is the best of a few drawn with probability proportional to their squared distance from the rows
     chosen so far.
     """
+    places = far_places(stack, rows, seed, purpose, n_init, n_components)
+    return np.asarray(rows[np.arange(len(stack))[:, None, None], places])
+
+
+def far_places(stack: Stack, rows: Array, seed: int, purpose: str, n_init: int, n_components: int) -> Array:
+    """Where they are, ``(c, n_init, R)``."""
     n_trials = 2 + int(log(n_components))
     uniforms = stack.uniforms(seed, purpose, (n_init, n_components, n_trials))
     at_once = max(1, CACHE // max(1, rows.shape[1] * n_trials * n_init))
     parts = [
-        _far_rows(rows[a : a + at_once], stack.weight[a : a + at_once], uniforms[a : a + at_once])
+        _far_places(rows[a : a + at_once], stack.weight[a : a + at_once], uniforms[a : a + at_once])
         for a in range(0, len(stack), at_once)
     ]
     return np.concatenate(parts)
 
 
-def _far_rows(rows: Array, weight: Array, uniforms: Array) -> Array:
+def _far_places(rows: Array, weight: Array, uniforms: Array) -> Array:
     c, n_init, n_components, _ = uniforms.shape
     # Distances from one matrix product, about the mean of all rows to keep the digits.
     middle = (weight[:, None] @ rows) / weight.sum(axis=1)[:, None, None]
@@ -48,23 +54,23 @@ def _far_rows(rows: Array, weight: Array, uniforms: Array) -> Array:
         last = (total < total[..., -1:]).sum(axis=-1, keepdims=True)
         return np.asarray(np.minimum(below.sum(axis=-1), last))
 
-    def distances(places: Array) -> tuple[Array, Array]:
+    def distances(places: Array) -> Array:
         chosen = about[site, places]
         flat = chosen.reshape(c, -1, rows.shape[-1])
         found = np.vecdot(flat, flat)[..., None] - 2.0 * (flat @ about.swapaxes(-1, -2)) + square[:, None]
-        return chosen, np.maximum(found, 0.0).reshape(*places.shape, -1)
+        return np.asarray(np.maximum(found, 0.0).reshape(*places.shape, -1))
 
     even = np.broadcast_to(weight[:, None], (c, n_init, weight.shape[1]))
-    first, away = distances(pick(even, uniforms[:, :, 0, :1]))
-    found, nearest = [first[:, :, 0]], away[:, :, 0]
+    first = pick(even, uniforms[:, :, 0, :1])
+    found, nearest = [first[:, :, 0]], distances(first)[:, :, 0]
     for r in range(1, n_components):
         potential = weight[:, None] * nearest
         density = np.where(potential.sum(axis=-1, keepdims=True) > 0, potential, even)
-        tried, away = distances(pick(density, uniforms[:, :, r]))
-        after = np.minimum(away, nearest[:, :, None])
+        tried = pick(density, uniforms[:, :, r])
+        after = np.minimum(distances(tried), nearest[:, :, None])
         left = (after @ weight[:, None, :, None])[..., 0]
         # The first of those that tie but for rounding.
-        best = (left <= left.min(axis=-1, keepdims=True) * (1.0 + 1e-6)).argmax(axis=-1)[:, :, None, None]
+        best = (left <= left.min(axis=-1, keepdims=True) * (1.0 + 1e-6)).argmax(axis=-1)[:, :, None]
         found.append(np.take_along_axis(tried, best, axis=2)[:, :, 0])
-        nearest = np.take_along_axis(after, best, axis=2)[:, :, 0]
-    return np.asarray(np.stack(found, axis=2) + middle[:, None])
+        nearest = np.take_along_axis(after, best[..., None], axis=2)[:, :, 0]
+    return np.asarray(np.stack(found, axis=2))

@@ -12,14 +12,15 @@ from fedgrem.fit.rounds import play_rounds, result_of
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import find_starts
 from fedgrem.fit.tasks import Score
-from fedgrem.fit.units import common_units
+from fedgrem.fit.units import common_units, with_census
 from fedgrem.types import Central, FitResult, Params, map_arrays
 
 
 def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     """The center's side of a fit: units, starts, penalty, rounds, a last look, standard errors."""
-    agreed, seen = yield from common_units(spec, names)
-    result = (yield from with_agreement(_in_units(spec, names), agreed))._replace(seen=seen)
+    agreed, census = yield from common_units(spec, names)
+    result = yield from with_agreement(_in_units(spec, names), agreed)
+    result = with_census(result, census, spec.units.constant(census.deviation))
     return result if agreed.units is None else result._replace(location=agreed.units.location, scale=agreed.units.scale)
 
 

@@ -5,7 +5,7 @@ No code travels: a spec names a family and an algorithm of the installed package
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -14,6 +14,7 @@ import numpy as np
 from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.center_rules import CENTER_RULES
 from fedgrem.algorithms.registry import ALGORITHMS
+from fedgrem.data.columns import Column, columns_from_plain
 from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.families.base import Family
@@ -35,6 +36,7 @@ RANGES = {
     "local_steps": "[1, inf]", "sweeps": "[1, inf]", "transfer": "[0, inf)", "covariate_components": "[1, inf]",
     "reg_covar": "[0, inf)", "approximation_step": "(0, 1]", "keep": "(0, 1]", "participation": "(0, 1]",
     "control_step": "[0, 1]", "ridge": "[0, inf)", "penalty": "[0, inf]", "tol": "[0, inf)", "n_components": "[1, inf]",
+    "degrees": "[1, inf)", "prior_rows": "[0, inf)",
     "n_init": "[1, inf]", "short": "[0, inf]", "long": "[0, inf]", "restart_rows": "[1, inf]",
     "bad": "[0, 0.5)",
 }  # fmt: skip
@@ -125,12 +127,14 @@ def as_plain(value: Any) -> Any:
     """An object of the package by its name and options, and so on inwards; plain values as they are."""
     if isinstance(value, np.generic):
         return as_plain(value.item())
-    if hasattr(value, "__dataclass_fields__"):
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, Column):
         named = {"name": value.name} if hasattr(value, "name") else {}
         return named | {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)  # JSON has no infinity
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, Column):
+        return value.as_plain()
+    return [as_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def read_spec(plain: Any) -> FitSpec:
@@ -186,6 +190,12 @@ def _checked(what: str, name: str, value: Any, hint: Any) -> Any:
         if value is not None and (not isinstance(value, list | tuple) or not all(isinstance(n, str) for n in value)):
             raise InputError("the spec's columns are not a list of names.")
         return None if value is None else tuple(value)
+    if name == "scaled":
+        if value is not None and (not isinstance(value, list | tuple) or not all(type(j) is int for j in value)):
+            raise InputError("the spec's units scale columns that are not a list of places.")
+        return None if value is None else tuple(value)
+    if name == "types":
+        return columns_from_plain(value)
     return _simple(what, name, value, hint)
 
 
@@ -196,7 +206,9 @@ def _named(what: str, name: str, value: Any) -> Any:
     if not isinstance(wanted, str) or wanted not in registry:
         raise InputError(f"{what} has {name}={str(wanted)[:40]!r}, expected one of {', '.join(registry)}.")
     rest = {key: leaf for key, leaf in options.items() if key != "name"}
-    return registry[wanted](**_options(f"{what}'s {name}", registry[wanted], rest))
+    cls = registry[wanted]
+    needed = tuple(f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING)
+    return cls(**_options(f"{what}'s {name}", cls, rest, needed))
 
 
 def _simple(what: str, name: str, value: Any, hint: Any) -> Any:

@@ -6,17 +6,28 @@ from fedgrem.data.units import Census
 from fedgrem.errors import InputError
 from fedgrem.fit.conversation import Agreed, Ask, Phase, Progress
 from fedgrem.fit.spec import FitSpec
-from fedgrem.types import Array
+from fedgrem.types import Array, FitResult
 
 
-def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[tuple[Agreed, Array]]:
-    """Ask every site for its census, and agree on the units of the fit; also returns what cells there are, (K, p)."""
+def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[tuple[Agreed, Census]]:
+    """Ask every site for its census, and agree on the units of the fit; also returns what they said, ``(K, ...)``."""
     told = Progress("census", 0, spec.max_rounds, float("nan"))
     replies = yield Ask("census", (), told)
     census: Census = replies.mail
     check_columns(spec, census)
     units = spec.units.units(census.mean, census.deviation)
-    return Agreed(units, bool(np.any(census.gaps))), census.seen
+    gaps = bool(np.any(census.gaps) or np.any(spec.units.constant(census.deviation)))
+    return Agreed(units, gaps), census
+
+
+def with_census(result: FitResult, census: Census, constant: Array) -> FitResult:
+    """A result with what the sites said of their columns; ``constant`` (K, p) are those that count as missing."""
+    return result._replace(
+        seen=np.where(constant, 0.0, census.seen),
+        column_mean=census.mean,
+        column_deviation=census.deviation,
+        site_gaps=census.gaps,
+    )
 
 
 def check_columns(spec: FitSpec, census: Census) -> None:

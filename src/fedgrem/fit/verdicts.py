@@ -50,6 +50,9 @@ class Sightings(NamedTuple):
     """(K,) sum over components of rows times squared distance of the fitted answer from the center, in noise units."""
     degrees: float
     """Parameters of the components, of which a deviance by chance has the mean."""
+    whole: Array | None = None
+    """(K,) whether a site tells something of every column: else its log-likelihood is of other things than the others'
+    and is not compared. None is all sites."""
 
 
 class Scores(NamedTuple):
@@ -81,7 +84,12 @@ def score(seen: Sightings, others: Sightings | None = None) -> Scores:
 
 def _pick(seen: Sightings, which: Array) -> Sightings:
     return Sightings(
-        seen.n_rows[which], seen.log_likelihood[which], seen.deviance[which], seen.fitted[which], seen.degrees
+        seen.n_rows[which],
+        seen.log_likelihood[which],
+        seen.deviance[which],
+        seen.fitted[which],
+        seen.degrees,
+        None if seen.whole is None else seen.whole[which],
     )
 
 
@@ -90,7 +98,7 @@ def _usable(seen: Sightings) -> Sightings:
 
 
 def _score_one(site: Sightings, others: Sightings) -> tuple[float, ...]:
-    n, log_likelihood, deviance, fitted = (float(leaf[0]) for leaf in site[:-1])
+    n, log_likelihood, deviance, fitted = (float(leaf[0]) for leaf in site[:4])
     degrees, count = site.degrees, len(others.n_rows)
     if count < FEWEST_SITES - 1 or not np.isfinite(deviance + log_likelihood):
         return degrees, np.inf, np.nan, np.nan, np.nan, False
@@ -114,8 +122,11 @@ def _score_one(site: Sightings, others: Sightings) -> tuple[float, ...]:
     most = middle + scale * student_quantile(FALSE_ALARM / 2.0, count, PRIOR)
     limit = expected * (1.0 - chance + np.sqrt(chance) * most) ** 3
     p_distance = student_tail((float(unusual(np.array(deviance), n)) - middle) / scale, count, PRIOR)
-    fit = _fit(n, log_likelihood, others, degrees)
-    p_fit = min(1.0, 2.0 * student_tail(abs(fit), count))
+    fit, p_fit = np.nan, np.nan
+    alike = others if others.whole is None else _pick(others, others.whole)
+    if (site.whole is None or site.whole[0]) and len(alike.n_rows) >= FEWEST_SITES - 1:
+        fit = _fit(n, log_likelihood, alike, degrees)
+        p_fit = min(1.0, 2.0 * student_tail(abs(fit), len(alike.n_rows)))
     slack = 1e-6 * (1.0 + abs(log_likelihood)) + degrees
     impossible = deviance < -slack or not fitted <= CONTRADICTION * (max(deviance, 0.0) + expected)
     return expected, limit, p_distance, fit, p_fit, impossible

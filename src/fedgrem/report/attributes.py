@@ -8,6 +8,7 @@ from fedgrem.algorithms.base import Traits
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.table import FederatedTableMixture
 from fedgrem.fit.verdicts import SUSPECT
 from fedgrem.types import Array
 
@@ -18,6 +19,7 @@ KINDS = {
     "FederatedGaussianMixture": "Gaussian mixture",
     "FederatedRegressionMixture": "mixture of linear regressions",
     "FederatedMixture": "custom mixture",
+    "FederatedTableMixture": "mixture of mixed columns",
 }
 LEAST_UNIT = 1e-300
 """Something to divide by where a standard deviation is 0."""
@@ -89,6 +91,8 @@ def column_names(model: BaseFederatedMixture) -> list[str]:
 
 def parameter_names(model: BaseFederatedMixture) -> list[str]:
     """The columns, where a component has one parameter per column; ``theta[0]``, ... where it has not."""
+    if isinstance(model, FederatedTableMixture):
+        return list(model.mean_names)
     n_parameters, columns = model.center_.shape[1], column_names(model)
     if len(columns) == n_parameters:
         return columns
@@ -102,6 +106,8 @@ def spread_within(model: BaseFederatedMixture) -> Array | None:
 
     None for a model that does not estimate them.
     """
+    if isinstance(model, FederatedTableMixture):
+        return model.mean_units[None]
     if getattr(model, "covariance_type", "identity") == "identity":
         return None
     return np.asarray(np.sqrt(np.diagonal(model.center_covariances_, axis1=-2, axis2=-1)))

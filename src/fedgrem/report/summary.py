@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.table import FederatedTableMixture
 from fedgrem.fit.verdicts import FALSE_ALARM, SUSPECT
 from fedgrem.report.attributes import (
     algorithm_name,
@@ -25,6 +26,8 @@ from fedgrem.report.words import agreement, suspicion, vanishing
 
 MOST_SITES = 20
 MOST_PARAMETERS = 20
+MOST_NOTES = 5
+"""On columns, that a text holds."""
 MOST_VANISHED = 5
 """Sites without rows of some component that a text names."""
 FEWEST_COLUMNS, COLUMN_WIDTH = 2, 7
@@ -95,6 +98,10 @@ class Summary(NamedTuple):
     """Whether sites were pulled to the center, left alone, or given the same components: pulled, alone or shared."""
     n_local_only: int = 0
     """Sites that were given their own fit back."""
+    profile: list[list[str]] | None = None
+    """What tells each component from the others, in words; None where the centers say it themselves."""
+    notes: tuple[str, ...] = ()
+    """Sentences about columns that are missing or constant at a site."""
 
     @property
     def n_rows(self) -> float:
@@ -112,6 +119,7 @@ class Summary(NamedTuple):
         for site in plain["sites"]:
             site["evidence"] = {key: _in_json(value) for key, value in site["evidence"].items()}
             site["vanished"] = list(site["vanished"])
+        plain["notes"] = list(self.notes)
         return plain | {key: _in_json(plain[key]) for key in ("penalty", "suspect_beyond")}
 
 
@@ -175,6 +183,8 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         method=traits(model).title,
         sharing=sharing(model),
         n_local_only=int(model.local_only_.sum()),
+        profile=model.profile() if isinstance(model, FederatedTableMixture) else None,
+        notes=tuple(str(note) for note in getattr(model, "notes_", ())),  # older saved models have none
     )
 
 
@@ -201,8 +211,9 @@ def html_summary(model: BaseFederatedMixture) -> str:
 
 def text_of(summary: Summary, width: int = 80, most_sites: int = MOST_SITES) -> str:
     """A headline, the centers, the sites and what to make of them, as plain text."""
-    parts = [_headline(summary), _center_lines(summary, width), _site_lines(summary, width, most_sites)]
-    parts.append(_sentences(summary))
+    parts = [_headline(summary), _center_lines(summary, width), _profile_lines(summary)]
+    parts += [_site_lines(summary, width, most_sites), _sentences(summary)]
+    parts = [part for part in parts if part]
     return "\n\n".join(
         "\n".join(line if "\n" in line else paragraph(line, width) for line in part if line) for part in parts
     )
@@ -267,6 +278,12 @@ def _typical_error(summary: Summary) -> str:
     return f"Standard errors: {_number(float(np.median(errors)))} in the middle, {_number(max(errors))} at most."
 
 
+def _profile_lines(summary: Summary) -> list[str]:
+    """What tells the components apart, a line each."""
+    weights = summary.center_weights
+    return [f"Component {r} ({weights[r]:.0%}): {'; '.join(told)}." for r, told in enumerate(summary.profile or [])]
+
+
 def _site_lines(summary: Summary, width: int, most_sites: int) -> list[str]:
     """One line per site, the oddest first: weights, how much of it sits at the center, how far out it is."""
     sites = summary.oddest_first[:most_sites]
@@ -289,7 +306,9 @@ def _site_cells(site: SiteSummary, summary: Summary, width: int = 24) -> list[st
 def _sentences(summary: Summary) -> list[str]:
     told = [str(line) for line in agreement(summary)]
     told += [str(suspicion(summary))] if len(summary.sites) > 1 else []
-    return [*told, vanishing(summary, MOST_VANISHED)]
+    more = len(summary.notes) - MOST_NOTES
+    notes = [*summary.notes[:MOST_NOTES], *([f"And {more} notes more on columns."] if more > 0 else [])]
+    return [*told, vanishing(summary, MOST_VANISHED), *notes]
 
 
 def _more_sites(summary: Summary, n_shown: int) -> str:

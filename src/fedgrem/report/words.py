@@ -99,9 +99,9 @@ def why(site: SiteSummary) -> str:
     '6.00 from the center, where 1.00 would be usual'
     """
     found = site.evidence
-    if found["p_value"] == 0.0 and found["p_distance"] > 0.0 and found["p_fit"] > 0.0:
+    if found["p_value"] == 0.0 and found["p_distance"] > 0.0 and found["p_fit"] != 0.0:
         return "what it reported cannot all be true"
-    if found["p_distance"] <= found["p_fit"]:
+    if not found["p_distance"] > found["p_fit"]:  # which is no number where fits are not compared
         return f"{number(found['distance'])} from the center, where {number(found['expected'])} would be usual"
     return f"its rows fit {'worse' if found['fit'] < 0 else 'better'} than those of other sites"
 

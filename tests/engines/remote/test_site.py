@@ -5,12 +5,15 @@ import numpy as np
 import polars as pl
 import pytest
 
+from fedgrem import FederatedTableMixture
 from fedgrem.algorithms.fedgrem import FedGrEM, Toward
 from fedgrem.algorithms.pooled import PooledEM
 from fedgrem.algorithms.registry import ALGORITHMS
-from fedgrem.data.units import UnitsPlan
+from fedgrem.data.columns import Column
+from fedgrem.data.units import Census, UnitsPlan
 from fedgrem.engines.remote.declaration import CENSUS, HELLO, STEP, Declaration, Order, Units
 from fedgrem.engines.remote.rehearsal import rehearse
+from fedgrem.engines.remote.result import Finished
 from fedgrem.engines.remote.site import (
     REASONS,
     SETTINGS,
@@ -22,14 +25,19 @@ from fedgrem.engines.remote.site import (
 )
 from fedgrem.engines.remote.wire import encode
 from fedgrem.errors import InputError
-from fedgrem.families.covariance import STRUCTURES
+from fedgrem.estimators.network import adopt, spec_for
+from fedgrem.estimators.notes import ColumnWarning
+from fedgrem.families.covariance import STRUCTURES, Full
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.poisson import Poisson
 from fedgrem.families.regression import LinearRegression
+from fedgrem.families.table import Table
+from fedgrem.fit.conversation import Replies
+from fedgrem.fit.fit import run
 from fedgrem.fit.penalty import ESTIMATED, PENALTIES, WEIGHTS_PENALTIES
-from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.spec import FitSpec, read_spec
 from fedgrem.fit.tasks import TASKS
-from fedgrem.types import Broadcast, Params, named_arrays
+from fedgrem.types import Broadcast, Params, map_arrays, named_arrays
 from tests.engines.remote.studies import fields, rows_of, spec_of, write_site
 
 SPEC = spec_of()
@@ -161,6 +169,13 @@ def test_units_must_be_finite_and_positive(tmp_path):
 
 FAMILIES = [Gaussian(structure()) for structure in STRUCTURES.values()]
 FAMILIES += [LinearRegression(), LinearRegression("shared"), Poisson()]
+MIXED = (
+    Column("age", "continuous"),
+    Column("sex", "binary", ("f", "m")),
+    Column("cp", "categorical", ("1", "2", "3")),
+    Column("visits", "count"),
+)
+FAMILIES += [Table(MIXED), Table(MIXED, Full(), None)]
 NOT_POOLED = [kind for kind in ALGORITHMS.values() if not kind.traits.pools_rows]
 
 
@@ -226,3 +241,62 @@ def test_a_rehearsal_says_what_the_floor_would_hold_back(tmp_path):
     messages = rehearse("north", write_site(tmp_path, "north", floor=1000.0), 2)
     step = next(message for message in messages if message.title == "Every round")
     assert "the floor is 1000" in step.refused
+
+
+class Sites:
+    """An engine that asks sites at work one after the other."""
+
+    def __init__(self, sites):
+        self.site_names, self._sites = tuple(site.name for site in sites), sites
+
+    def ask(self, ask):
+        replies = []
+        for k, site in enumerate(self._sites):
+            mail = map_arrays(lambda leaf, k=k: np.asarray(leaf[k]), ask.mail)
+            reply = site.answer(ask.task, encode(Order(mail, ask.agreed.units, np.asarray(ask.agreed.gaps))))
+            replies.append(Census(*reply[:-1]) if ask.task == CENSUS else reply)
+        return Replies(np.ones(len(replies), dtype=bool), map_arrays(lambda *leaves: np.stack(leaves), *replies))
+
+
+def write_words(folder, name, seed):
+    """A table of words, codes, counts and empty cells; a site lacks a level, and another a column."""
+    generator = np.random.default_rng(seed)
+    group = generator.integers(2, size=60)
+    table = {
+        "age": (50.0 + 15.0 * (2 * group - 1) + generator.normal(size=60)).tolist(),
+        "sex": np.where(generator.random(60) < 0.2 + 0.6 * group, "m", "f").tolist(),
+        "cp": (1 + generator.integers(2 if name == "b" else 3, size=60)).tolist(),
+        "visits": [None] * 60 if name == "c" else generator.poisson(1.0 + 6.0 * group).tolist(),
+    }
+    table["age"][3] = table["sex"][5] = table["cp"][7] = None
+    frame = pl.DataFrame(table, schema_overrides={"visits": pl.Int64})
+    frame.write_csv(folder / f"{name}.csv")
+    return frame, Settings(str(folder / f"{name}.csv"), tuple(table), words=True)
+
+
+def test_a_table_is_fitted_over_the_wire_by_the_types_of_the_spec_as_in_process(tmp_path):
+    declared = {"age": "continuous", "sex": ["f", "m"], "cp": ["1", "2", "3"], "visits": "count"}
+    model = FederatedTableMixture(2, columns=declared, n_init=2, penalty=2.0, random_state=0)
+    spec = read_spec(spec_for(model, list(declared)).to_json())
+    frames, sites = {}, []
+    for seed, name in enumerate("abc"):
+        frames[name], settings = write_words(tmp_path, name, seed)
+        sites.append(SiteAtWork(name, settings, spec))
+    result = run(spec, Sites(sites))
+    with pytest.warns(ColumnWarning, match="visits is missing in all 60 rows of site 'c'"):
+        model.fit(frames)
+    over = FederatedTableMixture(2, columns=declared, n_init=2, penalty=2.0, random_state=0)
+    with pytest.warns(ColumnWarning, match="visits is missing in all 60 rows of site 'c'"):
+        adopt(over, Finished(result, {}), list(declared))
+    np.testing.assert_allclose(over.means_, model.means_, rtol=1e-8)
+    assert over.columns_ == model.columns_
+    np.testing.assert_allclose(over.predict_proba(frames)["a"], model.predict_proba(frames)["a"], atol=1e-8)
+
+
+def test_a_value_that_the_spec_does_not_know_is_a_reason_and_stays_here(tmp_path):
+    _, settings = write_words(tmp_path, "a", 0)
+    known = Table((*MIXED[:1], Column("sex", "binary", ("w", "m")), *MIXED[2:]))
+    site = SiteAtWork("a", settings, FitSpec(known, FedGrEM(), 2, missing=True))
+    code, told = declined(site)
+    assert code == "rows"
+    assert "'f' in column 'sex', whose levels are w, m" in told

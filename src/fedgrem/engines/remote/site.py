@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgrem.data.columns import Column, encode
 from fedgrem.data.federation import Federation, stack_sites
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
 from fedgrem.data.stack import Stack
@@ -55,6 +56,8 @@ class Settings(NamedTuple):
     """Rows that every component must hold, or the site does not answer."""
     cap: int = DEFAULT_CAP
     """Bytes of the largest message that may leave."""
+    words: bool = False
+    """Whether columns may hold words, for fits of mixed columns."""
 
     @property
     def summarized(self) -> tuple[str, ...]:
@@ -85,13 +88,16 @@ def read_settings(folder: Path, site: str | None = None) -> Settings:
         raise InputError(f"{path} cannot be read ({error}); start the site again with --data and --columns.") from error
 
 
-def read_rows(name: str, settings: Settings) -> Federation:
-    """The rows of this site, as a federation of one; complaints may quote its cells and stay at the site."""
+def read_rows(name: str, settings: Settings, types: tuple[Column, ...] = ()) -> Federation:
+    """The rows of this site, as a federation of one; complaints may quote its cells and stay at the site.
+
+    With ``types``, columns are coded by what the fit says of them.
+    """
     aside = [column for column in (settings.target, settings.weight) if column is not None]
     frame = read_table(settings.data)
     for column in (*settings.columns, *aside):
         check_column(frame, column)
-    check_numeric(frame, (*settings.columns, *aside))
+    check_numeric(frame, aside if types else (*settings.columns, *aside))
     check_no_gaps(frame, aside)
 
     def numbers(column: str) -> Array:
@@ -99,7 +105,7 @@ def read_rows(name: str, settings: Settings) -> Federation:
 
     return Federation.from_sites(
         [name],
-        [np.column_stack([numbers(column) for column in settings.columns])],
+        [encode(frame, types) if types else np.column_stack([numbers(column) for column in settings.columns])],
         None if settings.target is None else [numbers(settings.target)],
         None if settings.weight is None else [numbers(settings.weight)],
         columns=settings.columns,
@@ -151,7 +157,7 @@ class SiteAtWork:
         if self._federation is None:
             check_columns(self.settings, self.spec)
             try:
-                federation = read_rows(self.name, self.settings)
+                federation = read_rows(self.name, self.settings, getattr(self.spec.family, "types", ()))
                 _check_rows(federation, self.spec)
             except (FedGrEMError, OSError) as error:
                 raise DeclinedError("rows", str(error)) from error
