@@ -29,7 +29,9 @@ from fedgrem.attacks.base import among, crowd, find
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import CENTERS, simulate
 from fedgrem.engines.inprocess import InProcess
-from fedgrem.errors import InputError
+from fedgrem.engines.remote.validate import check_reply
+from fedgrem.engines.remote.wire import encode as fields_of
+from fedgrem.errors import InputError, MessageError
 from fedgrem.families.covariance import Tied
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
@@ -37,6 +39,8 @@ from fedgrem.fit.conversation import Ask, Replies, everyone
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.kernels.scores import parameter_errors
+from fedgrem.studies.attacks import ALONE, NONE, OURS
+from fedgrem.studies.under_attack import Scenario, trial
 from fedgrem.types import Params, Upload, map_arrays, named_arrays
 from tests.conformance.engines import FakeWire
 
@@ -408,7 +412,7 @@ def test_one_bad_site_of_ten_costs_a_default_fit_little_and_it_ends(name, most):
     drawn = simulate("gmm", n_sites=10, n_outliers=0, seed=1)
     clean, bad = (trial(Scenario("gmm", 0.0, 10, 0.1, attack), drawn, 1, OURS) for attack in (NONE, name))
     assert bad["theta_error"] <= most * clean["theta_error"]
-    assert bad["rounds"] <= 2 * clean["rounds"] + 20
+    assert bad["rounds"] <= 2 * clean["rounds"] + 10
     assert not bad["died"]
 
 
@@ -421,5 +425,10 @@ def test_three_colluders_of_ten_do_not_make_a_fit_worse_than_alone():
 
 
 def test_a_finite_number_no_honest_site_could_send_is_refused_by_name():
-    said = fit_attacked(*few_sites(), ATTACKS["huge"])
-    assert "site" in str(said)
+    declared = Params(np.zeros(2), np.zeros((2, 2)))
+    reply = Upload(declared._replace(weights=np.full(2, 0.5)), np.ones(2), np.array(60.0), np.array(-9.0))
+    options = {"exchange": (3, 3), "n_rows": None, "gaps": False}
+    assert check_reply("west", "step", fields_of(reply), reply, **options).n_rows == 60
+    huge = reply._replace(params=reply.params._replace(theta=np.full((2, 2), 1e200)))
+    with pytest.raises(MessageError, match=r"site 'west' sent 1e\+200 in params.theta, expected at most 1e\+100"):
+        check_reply("west", "step", fields_of(huge), reply, **options)

@@ -91,8 +91,8 @@ class EmpiricalBayes:
     With :math:`\tau^2` the between-site variance of a component and m the rows of a site, the center is Huber's
     location with weights :math:`1 / (\tau^2 + 1/m)`, and the site moves to it by the part
     :math:`1 / (1 + m\tau^2)`: exactly onto it where :math:`\tau^2 = 0`, hardly at all where its rows say more than the
-    others do, and not where it is too far out to be one of them. A site counts for at most one and a half times the rows of the
-    median site, and where a robust center contradicts that one, it is believed.
+    others do, and not where it is too far out to be one of them. A site counts for at most one and a half times the
+    rows of the median site, and where a robust center contradicts that one, it is believed.
     """
 
     name: ClassVar[str] = "empirical-bayes"

@@ -135,12 +135,19 @@ ATTACKS: Mapping[str, Entry] = {
         "Sends back what it was sent.",
         spares_mean="It pulls nowhere; the mean only does without its rows.",
     ),
-    "huge": Entry(estimates.Constant(1e200), "huge values", FOLK, "Sends 1e200 for every component parameter."),
+    "huge": Entry(
+        estimates.Constant(1e200),
+        "huge values",
+        FOLK,
+        "Sends 1e200 for every component parameter.",
+        spares_mean="No honest site can be there: it is refused by name, and takes no part.",
+    ),
     "huge-start": Entry(
         Only(estimates.OneCell(1e200), START_TASKS),
         "one huge value",
         FOLK,
         "A single 1e200 in what it sends before round 1.",
+        spares_mean="No honest site can be there: it is refused by name, and takes no part.",
     ),
     "large": Entry(estimates.Constant(1e8), "large values", FOLK, "Sends 1e8 for every component parameter."),
     "nan": Entry(

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import keep_absent
+from fedgrem.algorithms.center_rules import MOST_BAD
 from fedgrem.families.base import Family
 from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
 from fedgrem.fit.spec import FitSpec
@@ -16,9 +17,9 @@ SETTLED_ERRORS = 0.003
 tighter tolerance is asked for: its rows leave far more open than that."""
 
 
-RESTLESS, RESTLESS_ROUNDS, SLOWER = 5.0, 6, 0.8
+RESTLESS, RESTLESS_ROUNDS, SLOWER = 10.0, 5, 0.7
 """A site is restless that moves so many times as far as the middle one, in so many rounds one after the other, and in
-none by less than that part of the round before: what settles slows down."""
+none by less than that part of the first of them: what settles slows down."""
 
 
 class RoundRecord(NamedTuple):
@@ -50,7 +51,7 @@ class Patience:
     """
 
     def __init__(self, n_sites: int) -> None:
-        self._count, self._before = np.zeros(n_sites, dtype=int), np.full(n_sites, np.inf)
+        self._count, self._first = np.zeros(n_sites, dtype=int), np.zeros(n_sites)
         self._last: Upload | None = None
         self._ended = np.zeros(n_sites, dtype=bool)
 
@@ -62,10 +63,12 @@ class Patience:
         held = np.maximum(central.params.weights * central.n_rows[:, None], 1.0)
         length = row_norm(family.to_noise(uploads.params.theta - last.params.theta, central.noise))
         moved = np.nan_to_num((length * np.sqrt(held)).max(axis=1))
-        alone = (moved > RESTLESS * median(moved)) & (moved > SETTLED_ERRORS) & (moved > SLOWER * self._before)
-        self._count, self._before = np.where(alone, self._count + 1, 0), moved
+        alone = (moved > RESTLESS * median(moved)) & (moved > SETTLED_ERRORS)
+        again = alone & (moved > SLOWER * self._first)
+        self._first = np.where(again & (self._count > 0), self._first, moved)
+        self._count = np.where(again, self._count + 1, alone.astype(int))
         ended = self._ended | (self._count >= RESTLESS_ROUNDS)
-        if ended.sum() <= tolerated_stragglers(len(ended)):
+        if ended.mean() <= MOST_BAD:
             self._ended = ended
 
         def taken(new: Array, old: Array) -> Array:
@@ -135,8 +138,8 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
 
 
 def tolerated_stragglers(n_sites: int) -> int:
-    """How many odd sites may still creep when the rest is settled: four in ten, and one where there are 3."""
-    return 0 if n_sites < 3 else max(1, int(0.4 * n_sites))
+    """How many odd sites may still creep when the rest is settled: one in four, and one where there are 3."""
+    return 0 if n_sites < 3 else max(1, n_sites // 4)
 
 
 def _record(
