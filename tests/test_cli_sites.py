@@ -15,8 +15,8 @@ from fedgrem.cli.sites_demo import free_port
 from fedgrem.cli.sites_fit import cost_of, save_fitted
 from fedgrem.engines.flare.kit import Study
 from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, read_fit, run_folder
-from fedgrem.engines.remote.guard import LOG
 from fedgrem.engines.remote.journal import JOURNAL
+from fedgrem.engines.remote.log import LOG, Log
 from fedgrem.engines.remote.progress import count_lines, follow
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.run import fit_over_network
@@ -108,7 +108,7 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
     kit = folder / "study" / "kits" / "north"
     arguments = ["--data", folder / "north.csv", "--columns", "age,bmi", "--floor", 1000]
     assert run("site", "check", kit, *arguments) == 0
-    assert "Would NOT leave, Every round" in capsys.readouterr().out
+    assert "Would NOT be answered: the site has" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -161,16 +161,22 @@ def test_the_log_is_printed_short_or_in_full(folder, tmp_path, capsys):
     kit = folder / "study" / "kits" / "north"
     spec = spec_for(FederatedGaussianMixture(**OPTIONS | {"covariance_type": "identity", "max_rounds": 2}))
     transport = AtHand(tmp_path, spec)
-    transport.guards["north"]._log = kit / LOG
+    transport.guards["north"]._log = Log(kit / LOG)
     fit_over_network(spec, list(NAMES), transport, tmp_path / "run", Rules(min_sites=2))
     try:
         assert run("site", "log", kit) == 0
         out = capsys.readouterr().out
-        assert "step" in out
-        assert re.search(r"6 message\(s\) of [\d,]+ bytes have left this site", out)
+        assert "2 component(s) of the family gaussian, by fedgrem, in at most 2 rounds, on its own columns" in out
+        assert "Every round" in out
+        assert re.search(r"1 fit\(s\), \d+ numbers that left, 13 records.", out)
+        assert re.search(r"The log is whole; it ends with [0-9a-f]{16}.", out)
         assert run("site", "log", kit, "--full", "--last", 1) == 0
-        (line,) = capsys.readouterr().out.splitlines()
-        assert np.shape(json.loads(line)["sent"]["params.theta"]) == (2, 2)
+        *lines, _, _ = capsys.readouterr().out.splitlines()
+        steps = [line for line in map(json.loads, lines) if (line["kind"], line.get("task")) == ("reply", "step")]
+        assert [np.shape(step["sent"]["params.theta"]) for step in steps] == [(2, 2)] * 2
+        (kit / LOG).write_text((kit / LOG).read_text().replace('"n_rows":47', '"n_rows":48', 1))
+        assert run("site", "log", kit) == 1
+        assert_one_error(capsys.readouterr().err, "is NOT whole: line 1 does not follow from the one before it")
     finally:
         (kit / LOG).unlink()
 

@@ -290,7 +290,7 @@ def test_a_site_that_declines_is_skipped_with_its_reason(tmp_path):
     spoil = spoil_rounds("south", lambda a: Answer(None, a.exchange, "floor"), lambda n: n > 1)
     finished = over_network(tmp_path, gaussian(), spoil=spoil)
     (event,) = finished.about["events"]
-    assert event["reason"] == "it does not answer: a component holds fewer of its rows than the floor it has set"
+    assert event["reason"] == "it does not answer: it would have to tell of fewer rows than the floor it has set"
 
 
 def test_a_reason_of_a_sites_own_making_is_not_passed_on(tmp_path):
