@@ -2,6 +2,10 @@
 
 import json
 import re
+import socket
+import subprocess
+import sys
+import time
 
 import numpy as np
 import polars as pl
@@ -13,15 +17,15 @@ from fedgrem import FederatedGaussianMixture, load_model
 from fedgrem.cli import main
 from fedgrem.cli.sites_demo import free_port
 from fedgrem.cli.sites_fit import cost_of, save_fitted
-from fedgrem.engines.flare.kit import Study
-from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, read_fit, run_folder
+from fedgrem.engines.flare.kit import Study, read_study
+from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, only_fit, read_fit, run_folder, unfinished
 from fedgrem.engines.remote.journal import JOURNAL
 from fedgrem.engines.remote.log import LOG, Log
-from fedgrem.engines.remote.progress import count_lines, follow
+from fedgrem.engines.remote.progress import Diary, count_lines, follow
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.run import fit_over_network
 from fedgrem.engines.remote.site import Settings, read_settings, write_settings
-from fedgrem.errors import InputError
+from fedgrem.errors import InputError, SitesError
 from fedgrem.estimators.network import spec_for
 from tests.engines.remote.studies import NAMES, AtHand, rows_of, spec_of
 from tests.told import assert_one_error
@@ -59,7 +63,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     "command",
     [
-        *(("sites", name) for name in "init add renew remove start status fit resume stop demo".split()),
+        *(("sites", name) for name in "init add handed renew remove start status fit resume stop demo".split()),
         *(("site", name) for name in "check start log stop".split()),
     ],
     ids=" ".join,
@@ -251,3 +255,60 @@ def test_watching_a_run_skips_what_was_there_and_ends_with_it(tmp_path):
     assert outcome == ("paused", "too few")
     assert [progress.stage for progress in seen] == ["census"]
     assert follow(tmp_path / "nowhere", None, lambda: False).kind == "gone"
+
+
+def test_a_second_fit_is_refused_with_the_name_of_the_first_and_a_dead_one_holds_nothing(tmp_path):
+    study = Study(tmp_path, "localhost", 1, ("north",))
+    study.server.mkdir()
+    with only_fit(study, "run-1"), pytest.raises(SitesError, match=r"run-1 \(process \d+\) is running in this study"):
+        with only_fit(study, "run-2"):
+            pass
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from fedgrem.engines.flare.kit import Study\nfrom fedgrem.engines.flare.operate import only_fit\n"
+        f"with only_fit(Study(Path({str(tmp_path)!r}), 'localhost', 1, ('north',)), 'run-3'):\n    os._exit(9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    with only_fit(study, "run-4"):
+        assert "run-4" in (study.server / "fit.lock").read_text()
+
+
+def test_a_run_is_taken_up_by_its_name(tmp_path):
+    study = Study(tmp_path, "localhost", 1, ("north",))
+    fit = Fit(spec_of(), ["north"], Rules(), more={"out": "m"})
+    first = begin(study, fit)
+    time.sleep(0.002)  # runs are named by the millisecond
+    second = begin(study, fit)
+    assert (unfinished(study, first), last_unfinished(study)) == (first, second)
+    (run_folder(study, first) / "result.npz").write_bytes(b"")
+    with pytest.raises(InputError, match=f"the fit {first} is finished"):
+        unfinished(study, first)
+    with pytest.raises(InputError, match=f"there is no fit 'run-x' in .*; the last are .*{second}"):
+        unfinished(study, "run-x")
+
+
+def test_a_port_that_is_taken_is_refused_at_once(folder, capsys):
+    study = read_study(folder / "study")
+    with socket.socket() as other:
+        other.bind(("", study.port))
+        other.listen()
+        assert run("sites", "start", folder / "study") == 1
+    assert_one_error(capsys.readouterr().err, f"port {study.port} cannot be used .*: stop what listens there")
+    assert not (study.server / "process.json").exists()
+
+
+def test_on_a_full_disk_the_last_words_of_a_run_are_still_written(tmp_path, monkeypatch):
+    diary = Diary(tmp_path)
+    diary.write(kind="progress")
+    append, failed = Diary._append, []
+
+    def full(self, line):
+        if (tmp_path / "reserve").exists():
+            failed.append(line)
+            raise OSError(28, "No space left on device")
+        append(self, line)
+
+    monkeypatch.setattr(Diary, "_append", full)
+    diary.write(kind="paused", message="paused: the server cannot write")
+    assert len(failed) == 1
+    assert follow(tmp_path, None, lambda: True) == ("paused", "paused: the server cannot write")

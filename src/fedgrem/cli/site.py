@@ -108,12 +108,15 @@ def start(
 
     * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 20`
     """
-    from fedgrem.engines.flare.kit import server_address
+    from fedgrem.engines.flare.kit import check_not_expired, server_address
     from fedgrem.engines.flare.processes import check_stopped, site_command, start_site
     from fedgrem.engines.remote.log import LOG, Log
     from fedgrem.engines.remote.site import DEFAULT_FLOOR, read_rows, write_settings
 
     name = _site(kit)
+    check_not_expired(kit, name)
+    if not (kit / "startup" / "client.key").exists():
+        raise InputError(f"{kit} has no private key: it was handed over, and the site's own copy is the one to start.")
     check_stopped(kit, f"site {name!r}")  # before the settings of what runs are written over
     settings = _settings(kit, data, columns, target, weight, floor)
     settings = settings._replace(cap=cap, fits_per_day=fits_per_day or settings.fits_per_day)
@@ -201,10 +204,11 @@ def stop(kit: Kit) -> None:
 
 def _site(kit: Path) -> str:
     from fedgrem.engines.flare.kit import site_of
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
     check_flare()
     keep_bytecode()
+    keep_private()
     return site_of(kit)
 
 

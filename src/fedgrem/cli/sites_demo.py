@@ -49,10 +49,11 @@ def demo(
 
     * `fedgrem sites demo --keep demo/`, then `fedgrem site log demo/study/kits/north`
     """
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
     check_flare()
     keep_bytecode()
+    keep_private()
     if keep is not None:
         check_folder(keep, force=False)
         keep.mkdir(parents=True, exist_ok=True)

@@ -152,14 +152,16 @@ def test_records_come_back_in_order_and_are_only_added_to(tmp_path):
     assert rest == records
 
 
-def test_damage_before_the_last_record_is_named(tmp_path, whole):
-    _, folder = whole
+@pytest.mark.parametrize("where", [0.2, 0.5, 0.9])
+def test_after_damage_a_run_goes_on_from_the_last_good_record_to_the_same_end(tmp_path, whole, where):
+    expected, folder = whole
     raw = bytearray((folder / "run" / JOURNAL).read_bytes())
-    raw[len(raw) // 2] ^= 1
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / JOURNAL).write_bytes(raw)
+    raw[int(where * len(raw))] ^= 1
+    with_logs(folder, raw, tmp_path)
     with pytest.raises(ModelFileError, match=r"journal is damaged at byte \d+, before its end; restore it"):
-        over_network(tmp_path, gaussian(**MODEL))
+        list(read_journal(tmp_path / "run" / JOURNAL))
+    assert_identical(over_network(tmp_path, gaussian(**MODEL)).result, expected.result)
+    assert (tmp_path / "run" / JOURNAL).with_suffix(".damaged").read_bytes() == raw, "kept"
 
 
 def test_what_is_no_journal_is_named(tmp_path):

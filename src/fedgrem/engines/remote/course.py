@@ -60,13 +60,23 @@ class Course:
         self.stages = [Stage(task, max(count, limits.get(task, 0))) for task, count in played]
         self._rounds = next(place for place, stage in enumerate(self.stages) if stage.task == STEP)
         self.state = State()
+        self._taken: set[str] = set()
 
     def take(self, task: str, order: Order) -> bool:
-        """Note an order, or refuse one that is out of turn; returns whether it is the last one again."""
+        """Note an order, or refuse one that is out of turn; returns whether it was taken before.
+
+        To say the same again tells nothing new, and a center whose journal is damaged has to ask again.
+        """
         now, digest = self.state, digest_of((task, order))
         if digest == now.last:
             return True
-        place, count, beginnings = self._turn(task)
+        again = digest in self._taken
+        try:
+            place, count, beginnings = self._turn(task)
+        except MessageError:
+            if again:
+                return True
+            raise
         agreed = "" if task == CENSUS else digest_of((order.units, order.gaps))
         if now.agreed and agreed != now.agreed and beginnings == now.beginnings:
             raise MessageError("the order has other units than those before it; they may not change in a fit.")
@@ -76,7 +86,13 @@ class Course:
             if now.finished not in ("", finished):
                 raise MessageError(f"{task!r} is asked about other parameters than the end of this fit was before.")
         self.state = State(place, count, beginnings, agreed, finished, digest)
-        return False
+        self._taken.add(digest)
+        return again
+
+    def restore(self, state: State, digest: str) -> None:
+        """Take over an order that was taken before, and where the fit was after it."""
+        self.state = state
+        self._taken.add(digest)
 
     def _turn(self, task: str) -> tuple[int, int, int]:
         """The stage, how often it has been asked with this, and how often the fit has begun."""

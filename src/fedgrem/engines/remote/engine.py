@@ -6,7 +6,7 @@ It knows nothing of any network: a :class:`Transport` carries the messages.
 import time
 import zlib
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -89,6 +89,8 @@ class OverNetwork:
         """Seconds that the slowest good answer of the last exchange took."""
         self.differs: list[int] = []
         """Exchanges of the journal that were asked with other numbers than now."""
+        self._probes: dict[str, Future[tuple[float, Answer]]] = {}
+        """Of sites that are away, what they are asked on the side."""
         self._clock: float | None = None
         """When the last live exchange was over."""
         self._threads = ThreadPoolExecutor(max(1, len(roster.names)), thread_name_prefix="site")
@@ -261,6 +263,7 @@ class OverNetwork:
         """Ask all sites at once; each has until the deadline, and is asked again if trouble is on the way."""
         self.exchange += 1
         messages = {name: encode(order) for name, order in orders.items()}
+        messages = {name: message for name, message in messages.items() if not self._probing(name, task, message)}
         waiting = {
             name: self._threads.submit(self._persist, name, task, self.exchange, message)
             for name, message in messages.items()
@@ -271,6 +274,20 @@ class OverNetwork:
         sent, received = sum(map(size, messages.values())), sum(_bytes(answer) for answer in answers.values())
         self._traffic = Traffic(0.0, sent, received, len(orders))
         return answers
+
+    def _probing(self, site: str, task: str, message: Fields) -> bool:
+        """Whether a site that missed a deadline is not to be waited for: it is asked on the side until it answers."""
+        if site not in self.roster.away or task == CENSUS:
+            return False
+        probe = self._probes.pop(site, None)
+        if probe is not None and probe.done():
+            if not probe.result()[1].trouble:
+                return False
+            probe = None
+        if probe is None:
+            probe = self._threads.submit(self._persist, site, task, self.exchange, message)
+        self._probes[site] = probe
+        return True
 
     def _persist(self, site: str, task: str, exchange: int, message: Fields) -> tuple[float, Answer]:
         begin, patience = time.monotonic(), self.roster.rules.deadline

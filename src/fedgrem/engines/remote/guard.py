@@ -55,7 +55,7 @@ class Guard:
     def answer(self, task: str, fields: Fields, *, exchange: int) -> Fields:
         """What leaves in answer to an order; :class:`DeclinedError` where nothing does.
 
-        The same order again has the same answer, which is found again only if another process gave it.
+        The same order again has the same answer, from the same rows.
         """
         with self._lock:
             about = {"run": self._run, "exchange": exchange, "task": str(task)[:40]}
@@ -91,7 +91,8 @@ class Guard:
             raise DeclinedError("order", str(error)) from error
         if again and self._answered is not None and self._answered[0] == digest:
             return self._answered[1]
-        self._write("order", **about, **_told(order), digest=digest, state=self._course.state)
+        told = {"again": True} if again else _told(order)
+        self._write("order", **about, **told, digest=digest, state=self._course.state)
         reply, held_back = self._site.work(task, order)
         message = self.judge(task, encode(reply))
         released = encode(message)
@@ -137,7 +138,8 @@ class Guard:
                 raise DeclinedError("changed", f"the rows are not those with which {self._run} was begun.")
             self._refused = sum(record["kind"] == "refusal" for record in mine)
             for record in mine:
-                course.state = State(*record["state"]) if "state" in record else course.state
+                if "state" in record:
+                    course.restore(State(*record["state"]), record["digest"])
             return course
         self._check_often(records)
         n_rows = len(self._site.rows().sites[0].rows)
