@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,13 +17,15 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedgrem.engines.flare.center import Push, answer_from, run_folder
+from fedgrem.engines.flare.center import CenterController, Push, answer_from, run_folder
 from fedgrem.engines.flare.launcher import MOST_RESTARTS, RestartingHandle
 from fedgrem.engines.flare.messages import Letter, envelope, opened
 from fedgrem.engines.flare.site import OutgoingGuard, SiteExecutor
 from fedgrem.engines.remote.declaration import CENSUS, STEP
 from fedgrem.engines.remote.declaration import HELLO as FIRST
 from fedgrem.engines.remote.log import LOG, read_log
+from fedgrem.engines.remote.progress import follow
+from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.site import write_settings
 from fedgrem.engines.remote.wire import encode
 from fedgrem.errors import InputError, MessageError, PausedError
@@ -63,7 +66,7 @@ def test_a_letter_comes_out_of_its_envelope_as_it_went_in():
     [
         Shareable(),
         DXO(DataKind.COLLECTION, data={"rows": [1, 2]}).to_shareable(),
-        DXO(DataKind.COLLECTION, data={"exchange": "5", "fields": {}, "declined": ""}).to_shareable(),
+        DXO(DataKind.COLLECTION, data={"exchange": "5", "fields": {}, "declined": "", "place": ""}).to_shareable(),
     ],
 )
 def test_what_is_no_letter_is_refused(shareable):
@@ -127,7 +130,8 @@ def test_the_filter_lets_out_what_the_guard_has_released_and_only_that(context):
     ],
 )
 def test_the_filter_replaces_everything_else_by_a_refusal(context, letter):
-    assert opened(OutgoingGuard().process(envelope(letter), context)) == Letter(5, {}, "guard")
+    out = opened(OutgoingGuard().process(envelope(letter), context))
+    assert (out.exchange, out.fields, out.declined) == (5, {}, "guard")
     assert not (context.folder / LOG).exists()
 
 
@@ -137,7 +141,20 @@ def test_the_filter_refuses_what_is_no_letter(context):
 
 
 def test_the_filter_passes_on_a_known_reason(context):
-    assert opened(OutgoingGuard().process(envelope(Letter(5, {}, "floor")), context)) == Letter(5, {}, "floor")
+    out = opened(OutgoingGuard().process(envelope(Letter(5, {}, "floor")), context))
+    assert (out.exchange, out.fields, out.declined) == (5, {}, "floor")
+
+
+def test_copies_of_a_kit_are_told_apart_and_nothing_else_is_told(context, tmp_path):
+    def place():
+        return opened(OutgoingGuard().process(envelope(Letter(5, {}, "floor")), context)).place
+
+    first = place()
+    assert re.fullmatch("[0-9a-f]{8}", first)
+    assert place() == first
+    workspace = context.get_workspace()
+    workspace.get_root_dir = lambda: str(tmp_path / "copy")
+    assert place() != first
 
 
 class Worker:
@@ -232,3 +249,20 @@ def test_bytecode_is_kept_in_the_users_cache_where_it_is_kept_nowhere_else(tmp_p
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", str(not elsewhere)]
     assert bool(list((tmp_path / "fedgrem" / "bytecode").rglob("wave.*.pyc"))) == elsewhere
+
+
+def test_a_full_disk_at_the_server_pauses_the_fit_and_says_what_to_do(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", "journal")
+
+    monkeypatch.setattr("fedgrem.engines.flare.center.fit_over_network", full)
+    workspace = SimpleNamespace(get_root_dir=lambda: str(tmp_path))
+    context = SimpleNamespace(get_workspace=lambda: workspace, get_job_id=lambda: "job-1", get_engine=lambda: None)
+    center = CenterController(SPEC, ["north"], "run-1", Rules()._asdict())
+    center.control_flow(Signal(), context)
+    outcome = follow(run_folder(tmp_path, "run-1"), None, lambda: True)
+    assert outcome.kind == "paused"
+    assert outcome.message == (
+        "paused: the server cannot write (No space left on device: journal); see to its disk, then go on with `fedgrem "
+        "sites resume STUDY`."
+    )

@@ -288,6 +288,15 @@ def test_a_site_past_its_deadline_is_skipped_and_may_come_back(tmp_path):
     assert finished.about["away"] == []
 
 
+def test_a_site_whose_kit_runs_twice_is_named_once(tmp_path):
+    finished = over_network(
+        tmp_path, gaussian(), spoil=lambda site, task, n, a: a._replace(place=f"{site}-{(site == 'east') * (n % 2)}")
+    )
+    (event,) = finished.about["events"]
+    assert (event["site"], event["what"]) == ("east", "answers from two places")
+    assert "its kit runs twice" in event["reason"]
+
+
 def test_rounds_do_not_wait_for_a_site_that_is_away(tmp_path):
     def hang(site, task, exchange, answer):
         if site == "north" and task in (STEP, *AFTER):

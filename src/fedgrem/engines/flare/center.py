@@ -138,7 +138,7 @@ def answer_from(reply: Shareable | None) -> Answer:
     except MessageError as error:
         # As fields that fit no declaration: the center's check then names the site and says what is wrong.
         return Answer({"malformed": {"bytes": str(error).encode()}})
-    return Answer(letter.fields, letter.exchange, letter.declined)
+    return Answer(letter.fields, letter.exchange, letter.declined, place=letter.place[:16])
 
 
 def _check_running(abort: Signal) -> None:

@@ -314,8 +314,8 @@ def _take_kit(study: Study, made: Path, name: str) -> None:
 def _tidy(study: Study, made: Path) -> None:
     shutil.rmtree(made, ignore_errors=True)
     _forget_certificates(study, study.sites)
-    for path in (study.folder / "authority").rglob("*.json"):
-        path.chmod(0o600)
+    for path in study.folder.rglob("*"):  # NVFlare opens its scripts to everybody
+        path.chmod(path.stat().st_mode & 0o700)
 
 
 def check_site_name(name: str) -> None:

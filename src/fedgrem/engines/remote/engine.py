@@ -43,6 +43,8 @@ class Answer(NamedTuple):
     """A key of ``REASONS``, if the site does not want to answer."""
     trouble: str = ""
     """What went wrong on the way; asking again may help."""
+    place: str = ""
+    """Where the answer comes from, as a hash; a site has one place."""
 
 
 class Transport(Protocol):
@@ -89,6 +91,7 @@ class OverNetwork:
         """Seconds that the slowest good answer of the last exchange took."""
         self.differs: list[int] = []
         """Exchanges of the journal that were asked with other numbers than now."""
+        self._places: dict[str, set[str]] = {}
         self._probes: dict[str, Future[tuple[float, Answer]]] = {}
         """Of sites that are away, what they are asked on the side."""
         self._clock: float | None = None
@@ -315,6 +318,7 @@ class OverNetwork:
         good: dict[str, Any] = {}
         roster = self.roster
         for site, answer in answers.items():
+            self._same_place(site, answer.place)
             away, trouble, bad = site in roster.away, self._trouble(answer), ""
             if not trouble:
                 try:
@@ -334,6 +338,15 @@ class OverNetwork:
                 roster.away.discard(site)
                 roster.note(site, "back", "it answers again", self.exchange)
         return good
+
+    def _same_place(self, site: str, place: str) -> None:
+        """Point out, once, a site of which two copies answer: each knows half of what it was asked."""
+        places = self._places.setdefault(site, set())
+        if place and place not in places:
+            places.add(place)
+            if len(places) == 2:
+                what = "its kit runs twice, on two machines or in two folders; stop one of them"
+                self.roster.note(site, "answers from two places", what, self.exchange)
 
     def _trouble(self, answer: Answer) -> str:
         if answer.trouble:
