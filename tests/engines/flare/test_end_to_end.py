@@ -113,7 +113,7 @@ def test_a_job_with_a_class_off_the_list_is_refused_by_the_site(taken_over):
 
     submit(taken_over, "class", other_class, everywhere)
     for name in NAMES:
-        assert not (taken_over.study.kit(name) / "sent.jsonl").exists()
+        assert not (taken_over.study.kit(name) / LOG).exists()
 
 
 def told(kit):

@@ -56,13 +56,13 @@ def fields(**arrays):
 class AtHand:
     """A wire without a network: sites at work in this process, each behind its guard, that answer in any order."""
 
-    def __init__(self, folder, spec, names=NAMES, spoil=None, **settings):
+    def __init__(self, folder, spec, names=NAMES, spoil=None, run="run-1", **settings):
         self.guards, self.asked = {}, []
         self.spoil = spoil or (lambda site, task, exchange, answer: answer)
         self._dice = random.Random(len(names))
         for name in names:
             mine = write_site(folder, name, target=spec.family.has_target, **settings)
-            self.guards[name] = guard_of(mine, spec, folder / f"{name}.jsonl", name=name)
+            self.guards[name] = guard_of(mine, spec, folder / f"{name}.jsonl", name=name, run=run)
 
     def ask(self, site, task, exchange, order, timeout):
         self.asked.append((site, task, exchange))
