@@ -76,7 +76,7 @@ def spec(rounds):
 def local_seconds(folder, rows):
     """Median seconds of one local step at one site."""
     path = write(folder, "alone", rows)
-    site = SiteAtWork("alone", Settings(str(path), columns()), spec(1))
+    site = SiteAtWork("alone", Settings(str(path), columns(), floor=1.0), spec(1))
     times = []
     for seed in range(30):
         theta = np.random.default_rng(seed).normal(size=(N_COMPONENTS, N_COLUMNS))
@@ -84,7 +84,7 @@ def local_seconds(folder, rows):
         toward = Toward(theta, np.array(1.0), None, np.array(1), np.array(0), None, weights, np.array(0.0))
         order = encode(Order(Broadcast(Params(weights, theta), toward), None, np.asarray(False)))
         begin_at = time.perf_counter()
-        encode(site.answer(STEP, order))
+        encode(site.work(STEP, site.read(STEP, order)).reply)
         times.append(time.perf_counter() - begin_at)
     return statistics.median(times[3:])
 

@@ -2,6 +2,10 @@
 
 import json
 import re
+import socket
+import subprocess
+import sys
+import time
 
 import numpy as np
 import polars as pl
@@ -13,15 +17,15 @@ from fedgrem import FederatedGaussianMixture, load_model
 from fedgrem.cli import main
 from fedgrem.cli.sites_demo import free_port
 from fedgrem.cli.sites_fit import cost_of, save_fitted
-from fedgrem.engines.flare.kit import Study
-from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, read_fit, run_folder
-from fedgrem.engines.remote.guard import LOG
+from fedgrem.engines.flare.kit import Study, read_study
+from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, only_fit, read_fit, run_folder, unfinished
 from fedgrem.engines.remote.journal import JOURNAL
-from fedgrem.engines.remote.progress import count_lines, follow
+from fedgrem.engines.remote.log import LOG, Log
+from fedgrem.engines.remote.progress import Diary, count_lines, follow
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.run import fit_over_network
 from fedgrem.engines.remote.site import Settings, read_settings, write_settings
-from fedgrem.errors import InputError
+from fedgrem.errors import InputError, SitesError
 from fedgrem.estimators.network import spec_for
 from tests.engines.remote.studies import NAMES, AtHand, rows_of, spec_of
 from tests.told import assert_one_error
@@ -59,7 +63,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     "command",
     [
-        *(("sites", name) for name in "init add renew remove start status fit resume stop demo".split()),
+        *(("sites", name) for name in "init add handed renew remove start status fit resume stop demo".split()),
         *(("site", name) for name in "check start log stop".split()),
     ],
     ids=" ".join,
@@ -108,7 +112,7 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
     kit = folder / "study" / "kits" / "north"
     arguments = ["--data", folder / "north.csv", "--columns", "age,bmi", "--floor", 1000]
     assert run("site", "check", kit, *arguments) == 0
-    assert "Would NOT leave, Every round" in capsys.readouterr().out
+    assert "Would NOT be answered: the site has" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -161,16 +165,22 @@ def test_the_log_is_printed_short_or_in_full(folder, tmp_path, capsys):
     kit = folder / "study" / "kits" / "north"
     spec = spec_for(FederatedGaussianMixture(**OPTIONS | {"covariance_type": "identity", "max_rounds": 2}))
     transport = AtHand(tmp_path, spec)
-    transport.guards["north"]._log = kit / LOG
+    transport.guards["north"]._log = Log(kit / LOG)
     fit_over_network(spec, list(NAMES), transport, tmp_path / "run", Rules(min_sites=2))
     try:
         assert run("site", "log", kit) == 0
         out = capsys.readouterr().out
-        assert "step" in out
-        assert re.search(r"6 message\(s\) of [\d,]+ bytes have left this site", out)
+        assert "2 component(s) of the family gaussian, by fedgrem, in at most 2 rounds, on its own columns" in out
+        assert "Every round" in out
+        assert re.search(r"1 fit\(s\), \d+ numbers that left, 13 records.", out)
+        assert re.search(r"The log is whole; it ends with [0-9a-f]{16}.", out)
         assert run("site", "log", kit, "--full", "--last", 1) == 0
-        (line,) = capsys.readouterr().out.splitlines()
-        assert np.shape(json.loads(line)["sent"]["params.theta"]) == (2, 2)
+        *lines, _, _ = capsys.readouterr().out.splitlines()
+        steps = [line for line in map(json.loads, lines) if (line["kind"], line.get("task")) == ("reply", "step")]
+        assert [np.shape(step["sent"]["params.theta"]) for step in steps] == [(2, 2)] * 2
+        (kit / LOG).write_text((kit / LOG).read_text().replace('"n_rows":47', '"n_rows":48', 1))
+        assert run("site", "log", kit) == 1
+        assert_one_error(capsys.readouterr().err, "is NOT whole: line 1 does not follow from the one before it")
     finally:
         (kit / LOG).unlink()
 
@@ -245,3 +255,60 @@ def test_watching_a_run_skips_what_was_there_and_ends_with_it(tmp_path):
     assert outcome == ("paused", "too few")
     assert [progress.stage for progress in seen] == ["census"]
     assert follow(tmp_path / "nowhere", None, lambda: False).kind == "gone"
+
+
+def test_a_second_fit_is_refused_with_the_name_of_the_first_and_a_dead_one_holds_nothing(tmp_path):
+    study = Study(tmp_path, "localhost", 1, ("north",))
+    study.server.mkdir()
+    with only_fit(study, "run-1"), pytest.raises(SitesError, match=r"run-1 \(process \d+\) is running in this study"):
+        with only_fit(study, "run-2"):
+            pass
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from fedgrem.engines.flare.kit import Study\nfrom fedgrem.engines.flare.operate import only_fit\n"
+        f"with only_fit(Study(Path({str(tmp_path)!r}), 'localhost', 1, ('north',)), 'run-3'):\n    os._exit(9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    with only_fit(study, "run-4"):
+        assert "run-4" in (study.server / "fit.lock").read_text()
+
+
+def test_a_run_is_taken_up_by_its_name(tmp_path):
+    study = Study(tmp_path, "localhost", 1, ("north",))
+    fit = Fit(spec_of(), ["north"], Rules(), more={"out": "m"})
+    first = begin(study, fit)
+    time.sleep(0.002)  # runs are named by the millisecond
+    second = begin(study, fit)
+    assert (unfinished(study, first), last_unfinished(study)) == (first, second)
+    (run_folder(study, first) / "result.npz").write_bytes(b"")
+    with pytest.raises(InputError, match=f"the fit {first} is finished"):
+        unfinished(study, first)
+    with pytest.raises(InputError, match=f"there is no fit 'run-x' in .*; the last are .*{second}"):
+        unfinished(study, "run-x")
+
+
+def test_a_port_that_is_taken_is_refused_at_once(folder, capsys):
+    study = read_study(folder / "study")
+    with socket.socket() as other:
+        other.bind(("", study.port))
+        other.listen()
+        assert run("sites", "start", folder / "study") == 1
+    assert_one_error(capsys.readouterr().err, f"port {study.port} cannot be used .*: stop what listens there")
+    assert not (study.server / "process.json").exists()
+
+
+def test_on_a_full_disk_the_last_words_of_a_run_are_still_written(tmp_path, monkeypatch):
+    diary = Diary(tmp_path)
+    diary.write(kind="progress")
+    append, failed = Diary._append, []
+
+    def full(self, line):
+        if (tmp_path / "reserve").exists():
+            failed.append(line)
+            raise OSError(28, "No space left on device")
+        append(self, line)
+
+    monkeypatch.setattr(Diary, "_append", full)
+    diary.write(kind="paused", message="paused: the server cannot write")
+    assert len(failed) == 1
+    assert follow(tmp_path, None, lambda: True) == ("paused", "paused: the server cannot write")

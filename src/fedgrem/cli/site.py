@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fedgrem.cli.options import Foreground, group, listed
-from fedgrem.cli.screen import boxed
+from fedgrem.cli.screen import boxed, notice
 from fedgrem.data.files import choose_columns, read_table
 from fedgrem.errors import InputError
 
@@ -31,8 +31,10 @@ Columns: TypeAlias = Annotated[
 Target: TypeAlias = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column to explain, for a regression.")]
 Weight: TypeAlias = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of row weights.")]
 Floor: TypeAlias = Annotated[
-    float,
-    typer.Option(metavar="N", min=0.0, help="Do not answer while a component holds fewer of your rows than this."),
+    float | None,
+    typer.Option(
+        metavar="N", min=1.0, help="Say nothing about fewer of your rows than this.", show_default="10, or as before"
+    ),
 ]
 
 
@@ -43,7 +45,7 @@ def check(
     columns: Columns = None,
     target: Target = None,
     weight: Weight = None,
-    floor: Floor = 0.0,
+    floor: Floor = None,
     components: Annotated[int, typer.Option("--components", "-r", metavar="N", min=1, help="To try it with.")] = 2,
 ) -> None:
     """Show what would leave this site, number by number, before it joins. Nothing is sent.
@@ -61,16 +63,20 @@ def check(
     name, settings = _site(kit), _settings(kit, data, columns, target, weight, floor)
     console = Console(highlight=False)
     console.print(f"Site {name}; server {server_address(kit)}; certificate until {expiry(kit):%Y-%m-%d}.")
-    messages = rehearse(name, settings, components)
+    messages, refused = rehearse(name, settings, components)
     for message in messages:
         table = boxed(message.title, ("field", "shape", "numbers", "value"))
         for field, shape, value in message.fields:
             table.add_row(field, "x".join(map(str, shape)) or "1", str(prod(shape)), _shown(value))
         console.print(table)
-    console.print(f"{len(messages)} kinds of message; the largest has {max(m.size for m in messages):,} bytes.")
+    if messages:
+        console.print(f"{len(messages)} kinds of message; the largest has {max(m.size for m in messages):,} bytes.")
     for message in messages:
-        if message.refused:
-            console.print(f"Would NOT leave, {message.title}: {message.refused}")
+        if message.held_back:
+            those = ", ".join(str(number + 1) for number in message.held_back)
+            console.print(f"Nothing is said of component {those} (fewer rows than the floor), {message.title}")
+    if refused:
+        console.print(f"Would NOT be answered: {refused}")
 
 
 @app.command()
@@ -80,9 +86,15 @@ def start(
     columns: Columns = None,
     target: Target = None,
     weight: Weight = None,
-    floor: Floor = 0.0,
+    floor: Floor = None,
     cap: Annotated[int, typer.Option(metavar="BYTES", min=1, help="Size of the largest message that may leave.")] = 2
     ** 20,
+    fits_per_day: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Fits to answer in a day.", show_default="30, or as before")
+    ] = None,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Answer although few rows have changed since the last fit.")
+    ] = False,
     table: Annotated[
         bool, typer.Option("--table", help="Columns may hold words, for fits of mixed columns (sites fit --table).")
     ] = False,
@@ -90,21 +102,33 @@ def start(
 ) -> None:
     """Join the study and answer its fits, in the background, until stopped. The order of starting does not matter.
 
+    Nothing is said of a component of fewer than 10 rows, or of fewer than --floor; docs/privacy-officer.md says what
+    else the site does not answer.
+
     For example:
 
     * `fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp`
 
-    * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 10`
+    * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 20`
     """
-    from fedgrem.engines.flare.kit import server_address
+    from fedgrem.engines.flare.kit import check_not_expired, server_address
     from fedgrem.engines.flare.processes import check_stopped, site_command, start_site
-    from fedgrem.engines.remote.site import read_rows, write_settings
+    from fedgrem.engines.remote.log import LOG, Log
+    from fedgrem.engines.remote.site import DEFAULT_FLOOR, read_rows, write_settings
 
     name = _site(kit)
+    check_not_expired(kit, name)
+    if not (kit / "startup" / "client.key").exists():
+        raise InputError(f"{kit} has no private key: it was handed over, and the site's own copy is the one to start.")
     check_stopped(kit, f"site {name!r}")  # before the settings of what runs are written over
-    settings = _settings(kit, data, columns, target, weight, floor, words=table)._replace(cap=cap)
+    settings = _settings(kit, data, columns, target, weight, floor, words=table)
+    settings = settings._replace(cap=cap, fits_per_day=fits_per_day or settings.fits_per_day)
     rows = read_table(settings.data) if settings.words else read_rows(name, settings).sites[0].rows
     write_settings(settings, kit / "local")
+    if settings.floor < DEFAULT_FLOOR:
+        notice(f"the floor is {settings.floor:g}: parameters may tell of as few as that many of your rows.")
+    if accept_changes:
+        Log(kit / LOG).append("accepted", why="the site's own word that its rows may differ from those of earlier fits")
     if foreground:
         command = site_command(kit, name)
         os.execv(command[0], command)
@@ -118,32 +142,53 @@ def start(
 @app.command()
 def log(
     kit: Kit,
-    last: Annotated[int, typer.Option(metavar="N", min=0, help="Only the last N messages; 0 for all.")] = 20,
-    full: Annotated[bool, typer.Option("--full", help="Every number of every message, one JSON line each.")] = False,
+    last: Annotated[int, typer.Option(metavar="N", min=0, help="Only the last N fits; 0 for all.")] = 3,
+    full: Annotated[bool, typer.Option("--full", help="Every number that came or left, one JSON line each.")] = False,
 ) -> None:
-    """Print what has left this site. The guard writes the log before a message leaves, and only ever adds to it.
+    """Print what was asked of this site, what left it and what it refused, and whether this log is whole.
+
+    The guard writes every record before anything happens, and binds it to the one before by a hash: a record that was
+    changed or taken out shows. Keep the hash that is printed last, and a cut at the end shows as well.
 
     For example:
 
     * `fedgrem site log kit/`
 
-    * `fedgrem site log kit/ --full --last 0`
+    * `fedgrem site log kit/ --full --last 1`
     """
-    from fedgrem.engines.remote.guard import LOG, read_log
+    from fedgrem.engines.remote.account import pages
+    from fedgrem.engines.remote.log import LOG, check_log, read_log
 
     _site(kit)
-    lines = list(read_log(kit / LOG))
-    shown = lines[-last:] if last else lines
+    records = list(read_log(kit / LOG))
+    found = pages(records)
+    shown = found[-last:] if last else found
+    console = Console(highlight=False, soft_wrap=True)
     if full:
-        for line in shown:
-            typer.echo(json.dumps(line))
-        return
-    table = boxed("", ("time", "job", "exchange", "task", "bytes", "fields"))
-    for line in shown:
-        fields = ", ".join(line["sent"])
-        table.add_row(line["time"], line["job"][:8], str(line["exchange"]), line["task"], str(line["bytes"]), fields)
-    Console(highlight=False).print(table)
-    typer.echo(f"{len(lines)} message(s) of {sum(line['bytes'] for line in lines):,} bytes have left this site.")
+        runs = {page.run for page in shown}
+        for record in records:
+            if record.get("run") in runs:
+                typer.echo(json.dumps(record))
+    for page in [] if full else shown:
+        console.print(f"Fit {page.run}, begun {page.begun}: {page.about}.", markup=False)
+        table = boxed("", ("asked for", "times", "answered", "numbers that left", "with components left out"))
+        for line in page.lines:
+            counts = (str(line.asked), str(line.answered), f"{line.numbers:,}", str(line.held_back))
+            table.add_row(line.title, *counts)
+        console.print(table)
+        for refusal in page.refusals:
+            console.print(f"  refused {refusal}", markup=False)
+        console.print(f"  {page.numbers:,} numbers have left in this fit.\n")
+    checked = check_log(kit / LOG)
+    numbers = sum(page.numbers for page in found)
+    typer.echo(f"{len(found)} fit(s), {numbers:,} numbers that left, {checked.records} records.")
+    if checked.torn:
+        typer.echo(
+            f"Line {', '.join(map(str, checked.torn))} was torn as the machine went down; nothing else is missing."
+        )
+    if checked.broken:
+        raise InputError(f"{kit / LOG} is NOT whole: {checked.broken}.")
+    typer.echo(f"The log is whole; it ends with {checked.last[:16] or 'nothing'}.")
 
 
 @app.command()
@@ -162,10 +207,11 @@ def stop(kit: Kit) -> None:
 
 def _site(kit: Path) -> str:
     from fedgrem.engines.flare.kit import site_of
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
     check_flare()
     keep_bytecode()
+    keep_private()
     return site_of(kit)
 
 
@@ -175,20 +221,21 @@ def _settings(
     columns: str | None,
     target: str | None,
     weight: str | None,
-    floor: float,
+    floor: float | None,
     *,
     words: bool = False,
 ) -> "Settings":
     """From the options; without --data, those of the last start."""
-    from fedgrem.engines.remote.site import Settings, read_settings
+    from fedgrem.engines.remote.site import DEFAULT_FLOOR, Settings, read_settings
 
     if data is None:
         if columns or target or weight:
             raise InputError("--columns, --target and --weight say how to read --data; give it too.")
         kept = read_settings(kit / "local")
-        return kept._replace(floor=floor) if floor else kept
+        return kept if floor is None else kept._replace(floor=floor)
     aside = [name for name in (target, weight) if name is not None]
     chosen = choose_columns(read_table(data), columns=listed(columns), aside=aside, words=words)
+    floor = DEFAULT_FLOOR if floor is None else floor
     return Settings(str(data.resolve()), tuple(chosen), target, weight, floor, words=words)
 
 

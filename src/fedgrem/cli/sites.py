@@ -41,16 +41,18 @@ def init(
     * `fedgrem sites init study/ --site north --site south --site east --host coord.example.org`
     """
     from fedgrem.engines.flare.kit import init_study
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
     check_flare()
     keep_bytecode()
+    keep_private()
     study = init_study(folder, site, host, port)
     typer.echo(f"Study with {len(study.sites)} sites in {folder}; the server will be {host}:{port}.")
     for name in study.sites:
         typer.echo(
             f"  hand {folder / 'kits' / name} to {name}; there: fedgrem site start {name}/ --data FILE --columns ..."
         )
+    typer.echo("Once a site has its folder, delete its private key here: fedgrem sites handed STUDY SITE")
     typer.echo(f"Keep {folder / 'authority'} to yourself: it can sign certificates. Then: fedgrem sites start {folder}")
 
 
@@ -68,6 +70,23 @@ def add(
 
     study = add_site(open_study(folder), name)
     typer.echo(f"Kit in {folder / 'kits' / name}; the study now has {len(study.sites)} sites.")
+
+
+@app.command()
+def handed(
+    folder: StudyFolder,
+    name: Annotated[str, typer.Argument(metavar="SITE", help="That has its kit.", show_default=False)],
+) -> None:
+    """Delete a site's private key here, once the site has its kit: then nobody else can be that site.
+
+    For example:
+
+    * `fedgrem sites handed study/ north`
+    """
+    from fedgrem.engines.flare.kit import hand_over
+
+    hand_over(open_study(folder), name)
+    typer.echo(f"The private key of {name} is at {name} only.")
 
 
 @app.command()
@@ -91,7 +110,7 @@ def renew(
 def remove(
     folder: StudyFolder, name: Annotated[str, typer.Argument(metavar="SITE", help="To take out.", show_default=False)]
 ) -> None:
-    """Take a site out of the study: no job is sent to it, and a running server lets it in no more.
+    """Take a site out of the study: no job is sent to it, and its certificate is refused from now on, for good.
 
     For example:
 
@@ -121,17 +140,27 @@ def start(
 
     * `fedgrem sites start study/`
     """
-    from fedgrem.engines.flare.kit import harden_server
+    from fedgrem.engines.flare.kit import check_not_expired, harden_server
     from fedgrem.engines.flare.operate import session
-    from fedgrem.engines.flare.processes import await_server, process_of, server_command, start_server
+    from fedgrem.engines.flare.processes import (
+        await_server,
+        bound_replies,
+        check_port,
+        process_of,
+        server_command,
+        start_server,
+    )
 
     study = open_study(folder)
     running = process_of(study.server)
     if running is not None:
         typer.echo(f"The server runs already at {study.host}:{study.port} (process {running}).")
         return
+    check_not_expired(study.server, "server")
+    check_port(study.port)
     harden_server(study.server)  # its storage has absolute paths, and the study may have moved
     if foreground:
+        bound_replies()
         command = server_command(study.server)
         os.execv(command[0], command)
     pid = start_server(study.server)

@@ -49,10 +49,11 @@ def demo(
 
     * `fedgrem sites demo --keep demo/`, then `fedgrem site log demo/study/kits/north`
     """
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
     check_flare()
     keep_bytecode()
+    keep_private()
     if keep is not None:
         check_folder(keep, force=False)
         keep.mkdir(parents=True, exist_ok=True)
@@ -127,7 +128,9 @@ def running(study: Study, files: dict[str, Path]) -> Iterator[None]:
     try:
         start_server(study.server)
         for name, kit in kits.items():
-            write_settings(Settings(str(files[name].resolve()), tuple(read_table(files[name]).columns)), kit / "local")
+            columns = tuple(read_table(files[name]).columns)
+            # No floor: these rows are nobody's, and the fit is compared with the one in process.
+            write_settings(Settings(str(files[name].resolve()), columns, floor=1.0), kit / "local")
             start_site(kit, name)
         yield
     finally:

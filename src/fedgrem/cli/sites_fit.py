@@ -78,7 +78,7 @@ def fit(
     * `fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/`
     """
     place = open_study(study)  # before the heavy imports: it sees to where they are kept compiled
-    from fedgrem.engines.flare.operate import Fit, begin, session
+    from fedgrem.engines.flare.operate import Fit, begin, only_fit, session
     from fedgrem.engines.remote.roster import Rules
     from fedgrem.estimators.network import spec_for
     from fedgrem.estimators.selection import candidate, fewest
@@ -100,11 +100,18 @@ def fit(
     asked = Fit(spec, list(place.sites), rules, "poll" if poll else "push", more)
     with session(place) as talk:
         talk.check_connected(asked)
+        with only_fit(place, "a fit"):  # before a run is written down that could not begin
+            pass
         _finish(talk, begin(place, asked))
 
 
-def resume(study: opt.StudyFolder) -> None:
-    """Take the last fit up again, where it was, and save its model where it was to go.
+def resume(
+    study: opt.StudyFolder,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="NAME", help="Which fit, by its name.", show_default="the last")
+    ] = None,
+) -> None:
+    """Take a fit up again, where it was, and save its model where it was to go.
 
     After a crash of the server, of the machine, or of this command; or when a fit has paused for want of sites. The end
     is the same as if nothing had happened, bit for bit if no site was missing.
@@ -112,22 +119,25 @@ def resume(study: opt.StudyFolder) -> None:
     For example:
 
     * `fedgrem sites start study/`, then `fedgrem sites resume study/`
+
+    * `fedgrem sites resume study/ --run run-20260101-120000-000`
     """
     place = open_study(study)
-    from fedgrem.engines.flare.operate import last_unfinished, session
+    from fedgrem.engines.flare.operate import last_unfinished, session, unfinished
 
-    run = last_unfinished(place)
+    chosen = last_unfinished(place) if run is None else unfinished(place, run)
     with session(place) as talk:
-        _finish(talk, run)
+        _finish(talk, chosen)
 
 
 def open_study(folder: Path) -> Study:
     """The study in a folder."""
     from fedgrem.engines.flare.kit import read_study
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
     check_flare()
     keep_bytecode()
+    keep_private()
     return read_study(folder)
 
 

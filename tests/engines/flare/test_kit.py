@@ -2,6 +2,7 @@
 
 import json
 import stat
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,9 +13,12 @@ from fedgrem.engines.flare.kit import (
     EXECUTOR,
     GUARD,
     LAUNCHER,
+    REVOKED,
     ROLES,
     add_site,
+    check_not_expired,
     expiry,
+    hand_over,
     init_study,
     read_study,
     remove_site,
@@ -23,7 +27,7 @@ from fedgrem.engines.flare.kit import (
     site_of,
 )
 from fedgrem.engines.remote.roster import Rules
-from fedgrem.errors import InputError
+from fedgrem.errors import InputError, SitesError
 from tests.engines.remote.studies import spec_of
 
 
@@ -103,11 +107,30 @@ def test_sites_come_go_and_get_new_certificates(tmp_path):
 
     assert remove_site(grown, "west").sites == ("north", "south")
     assert read_study(study.folder).sites == ("north", "south")
-    with pytest.raises(InputError, match="is left from a site of that name; move it away first"):
+    with pytest.raises(InputError, match="'west' was removed from this study, and its certificate is refused"):
         add_site(read_study(study.folder), "west")
-    old = grown.kit("west").rename(tmp_path / "west")
-    add_site(read_study(study.folder), "west")
-    assert (grown.kit("west") / "startup" / "client.crt").read_bytes() != (old / "startup" / "client.crt").read_bytes()
+    revoked = json.loads((study.server / REVOKED).read_text())
+    assert revoked == {"disabled_clients": ["west"]}, "what NVFlare's server reads when it starts"
+    (study.kit("east")).mkdir()
+    with pytest.raises(InputError, match="is left from a site of that name; move it away first"):
+        add_site(read_study(study.folder), "east")
+
+
+def test_the_coordinator_keeps_no_key_of_a_site_that_has_its_kit_and_no_file_for_others(made):
+    kept = (made.folder / "authority" / "fedgrem" / "state" / "cert.json").read_text()
+    assert not any(name in json.loads(kept) for name in made.sites)
+    hand_over(made, "south")
+    for key in made.folder.rglob("*.key"):
+        assert "south" not in str(key)
+    with pytest.raises(InputError, match="'west' is not a site of this study"):
+        hand_over(made, "west")
+    assert made.folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_certificate_that_has_ended_is_named_with_what_to_do(made, monkeypatch):
+    monkeypatch.setattr("fedgrem.engines.flare.kit.expiry", lambda kit: datetime(2020, 1, 1, tzinfo=UTC))
+    with pytest.raises(SitesError, match=r"of north ended on 2020-01-01; .* `fedgrem sites renew STUDY north`"):
+        check_not_expired(made.kit("north"), "north")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The thin parts that touch NVFlare, each on its own: envelopes, the executor, the filter, the launcher, transports."""
 
-import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -17,13 +17,15 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedgrem.engines.flare.center import Push, answer_from, run_folder
+from fedgrem.engines.flare.center import CenterController, Push, answer_from, run_folder
 from fedgrem.engines.flare.launcher import MOST_RESTARTS, RestartingHandle
 from fedgrem.engines.flare.messages import Letter, envelope, opened
 from fedgrem.engines.flare.site import OutgoingGuard, SiteExecutor
 from fedgrem.engines.remote.declaration import CENSUS, STEP
 from fedgrem.engines.remote.declaration import HELLO as FIRST
-from fedgrem.engines.remote.guard import LOG, read_log
+from fedgrem.engines.remote.log import LOG, read_log
+from fedgrem.engines.remote.progress import follow
+from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.site import write_settings
 from fedgrem.engines.remote.wire import encode
 from fedgrem.errors import InputError, MessageError, PausedError
@@ -34,25 +36,19 @@ HELLO = Letter(5, encode(FIRST))
 
 
 @pytest.fixture
-def context(tmp_path):
+def context(tmp_path, monkeypatch):
     """What NVFlare tells a site's parts about where they are."""
-    for folder in ("local", "app/config"):
-        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "local").mkdir()
     write_settings(write_site(tmp_path, "north"), tmp_path / "local")
-    job = {"executors": [{"executor": {"args": {"spec": SPEC}}}]}
-    (tmp_path / "app" / "config" / "config_fed_client.json").write_text(json.dumps(job))
     workspace = SimpleNamespace(
         get_site_config_dir=lambda: str(tmp_path / "local"),
-        get_app_dir=lambda job: str(tmp_path / "app"),
         get_root_dir=lambda: str(tmp_path),
     )
-    task = {"name": CENSUS}
+    monkeypatch.setattr("fedgrem.engines.flare.site._GUARDS", {})
     return SimpleNamespace(
         get_workspace=lambda: workspace,
         get_identity_name=lambda: "north",
         get_job_id=lambda: "job-1",
-        get_prop=lambda key: task["name"],
-        task=task,
         folder=tmp_path,
     )
 
@@ -70,7 +66,7 @@ def test_a_letter_comes_out_of_its_envelope_as_it_went_in():
     [
         Shareable(),
         DXO(DataKind.COLLECTION, data={"rows": [1, 2]}).to_shareable(),
-        DXO(DataKind.COLLECTION, data={"exchange": "5", "fields": {}, "declined": ""}).to_shareable(),
+        DXO(DataKind.COLLECTION, data={"exchange": "5", "fields": {}, "declined": "", "place": ""}).to_shareable(),
     ],
 )
 def test_what_is_no_letter_is_refused(shareable):
@@ -79,7 +75,7 @@ def test_what_is_no_letter_is_refused(shareable):
 
 
 def test_the_executor_answers_with_the_number_of_the_exchange(context):
-    reply = ask(SiteExecutor(SPEC), context)
+    reply = ask(SiteExecutor(SPEC, "run-1"), context)
     assert reply.exchange == 5
     assert set(reply.fields) == {"n_rows", "mean", "deviation", "seen", "gaps", "names"}
 
@@ -89,7 +85,7 @@ def test_whatever_goes_wrong_at_a_site_leaves_it_as_one_word(context, caplog):
     settings = write_site(context.folder, "north")._replace(data=str(context.folder / "secret.csv"))
     write_settings(settings, context.folder / "local")
     with caplog.at_level(logging.ERROR):
-        reply = ask(SiteExecutor(SPEC), context)
+        reply = ask(SiteExecutor(SPEC, "run-1"), context)
     assert reply == Letter(5, {}, "rows")
     assert "secret-patient" in caplog.text, "the site's own log has the details"
 
@@ -98,22 +94,31 @@ def test_a_crash_at_a_site_leaves_it_as_one_word(context, monkeypatch):
     def burst(*_):
         raise RuntimeError("row 7 is 42.0")
 
-    monkeypatch.setattr("fedgrem.engines.flare.site.SiteAtWork.answer", burst)
-    assert ask(SiteExecutor(SPEC), context) == Letter(5, {}, "failed")
+    monkeypatch.setattr("fedgrem.engines.flare.site.SiteAtWork.work", burst)
+    assert ask(SiteExecutor(SPEC, "run-1"), context) == Letter(5, {}, "failed")
 
 
 def test_a_spec_that_the_site_does_not_know_is_declined(context):
-    assert ask(SiteExecutor({"family": "evil"}), context).declined == "order"
+    assert ask(SiteExecutor({"family": "evil"}, "run-1"), context).declined == "order"
 
 
 def test_the_filter_lets_a_declared_answer_out_and_logs_it(context):
-    shareable = SiteExecutor(SPEC).execute(CENSUS, envelope(HELLO), context, Signal())
+    shareable = SiteExecutor(SPEC, "run-1").execute(CENSUS, envelope(HELLO), context, Signal())
     shareable["rows"] = [[1.0, 2.0]]  # not in the letter: it does not get through either
     out = OutgoingGuard().process(shareable, context)
     assert "rows" not in out
     assert opened(out).fields == opened(shareable).fields
-    (line,) = read_log(context.folder / LOG)
-    assert (line["job"], line["exchange"], line["task"]) == ("job-1", 5, CENSUS)
+    fit, _, reply = read_log(context.folder / LOG)
+    assert (fit["job"], fit["run"], reply["exchange"], reply["task"]) == ("job-1", "run-1", 5, CENSUS)
+
+
+def test_the_filter_lets_out_what_the_guard_has_released_and_only_that(context):
+    shareable = SiteExecutor(SPEC, "run-1").execute(CENSUS, envelope(HELLO), context, Signal())
+    letter = opened(shareable)
+    for other in (letter._replace(exchange=6), letter._replace(fields=letter.fields | fields(n_rows=np.array(46.0)))):
+        assert opened(OutgoingGuard().process(envelope(other), context)).declined == "guard"
+    context.get_job_id = lambda: "job-2"
+    assert opened(OutgoingGuard().process(shareable, context)).declined == "guard"
 
 
 @pytest.mark.parametrize(
@@ -125,19 +130,31 @@ def test_the_filter_lets_a_declared_answer_out_and_logs_it(context):
     ],
 )
 def test_the_filter_replaces_everything_else_by_a_refusal(context, letter):
-    assert opened(OutgoingGuard().process(envelope(letter), context)) == Letter(5, {}, "guard")
+    out = opened(OutgoingGuard().process(envelope(letter), context))
+    assert (out.exchange, out.fields, out.declined) == (5, {}, "guard")
     assert not (context.folder / LOG).exists()
 
 
-def test_the_filter_refuses_what_is_no_letter_and_a_job_without_a_spec(context):
+def test_the_filter_refuses_what_is_no_letter(context):
     assert opened(OutgoingGuard().process(Shareable(), context)).declined == "guard"
-    (context.folder / "app" / "config" / "config_fed_client.json").write_text("{}")
     assert opened(OutgoingGuard().process(envelope(HELLO), context)).declined == "guard"
 
 
 def test_the_filter_passes_on_a_known_reason(context):
-    context.task["name"] = STEP
-    assert opened(OutgoingGuard().process(envelope(Letter(5, {}, "floor")), context)) == Letter(5, {}, "floor")
+    out = opened(OutgoingGuard().process(envelope(Letter(5, {}, "floor")), context))
+    assert (out.exchange, out.fields, out.declined) == (5, {}, "floor")
+
+
+def test_copies_of_a_kit_are_told_apart_and_nothing_else_is_told(context, tmp_path):
+    def place():
+        return opened(OutgoingGuard().process(envelope(Letter(5, {}, "floor")), context)).place
+
+    first = place()
+    assert re.fullmatch("[0-9a-f]{8}", first)
+    assert place() == first
+    workspace = context.get_workspace()
+    workspace.get_root_dir = lambda: str(tmp_path / "copy")
+    assert place() != first
 
 
 class Worker:
@@ -232,3 +249,20 @@ def test_bytecode_is_kept_in_the_users_cache_where_it_is_kept_nowhere_else(tmp_p
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", str(not elsewhere)]
     assert bool(list((tmp_path / "fedgrem" / "bytecode").rglob("wave.*.pyc"))) == elsewhere
+
+
+def test_a_full_disk_at_the_server_pauses_the_fit_and_says_what_to_do(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", "journal")
+
+    monkeypatch.setattr("fedgrem.engines.flare.center.fit_over_network", full)
+    workspace = SimpleNamespace(get_root_dir=lambda: str(tmp_path))
+    context = SimpleNamespace(get_workspace=lambda: workspace, get_job_id=lambda: "job-1", get_engine=lambda: None)
+    center = CenterController(SPEC, ["north"], "run-1", Rules()._asdict())
+    center.control_flow(Signal(), context)
+    outcome = follow(run_folder(tmp_path, "run-1"), None, lambda: True)
+    assert outcome.kind == "paused"
+    assert outcome.message == (
+        "paused: the server cannot write (No space left on device: journal); see to its disk, then go on with `fedgrem "
+        "sites resume STUDY`."
+    )

@@ -21,7 +21,7 @@ OPTIONS = {"n_components": [2], "covariance_type": "identity", "n_init": 2, "max
 def carried_out(study, run, folder, spoil=None):
     """A run, with its sites at hand."""
     asked = read_fit(study, run)
-    at_hand = AtHand(folder, asked.spec, NAMES, spoil)
+    at_hand = AtHand(folder, asked.spec, NAMES, spoil, run=run)
     return fit_over_network(asked.spec, list(NAMES), at_hand, run_folder(study, run), asked.rules)
 
 

@@ -9,8 +9,9 @@ import polars as pl
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.engines.remote.engine import Answer
 from fedgrem.engines.remote.guard import Guard
+from fedgrem.engines.remote.log import Log, read_log
 from fedgrem.engines.remote.site import DeclinedError, Settings, SiteAtWork
-from fedgrem.engines.remote.wire import encode, pack
+from fedgrem.engines.remote.wire import pack
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.fit.spec import FitSpec
 
@@ -34,7 +35,12 @@ def write_site(folder, name, *, target=False, n_columns=2, **settings):
     table = pl.DataFrame(rows, schema=columns).with_columns(y=pl.Series(response))
     path = folder / f"{name}.parquet"
     table.write_parquet(path)
-    return Settings(str(path), tuple(columns), "y" if target else None, **settings)
+    return Settings(str(path), tuple(columns), "y" if target else None, **{"floor": 1.0} | settings)
+
+
+def guard_of(settings, spec, log, *, name="north", run="run-1", **more):
+    """The guard of a site, as its worker makes it."""
+    return Guard(SiteAtWork(name, settings, spec), Log(log), lambda: read_log(log), run=run, **more)
 
 
 def spec_of(*, family=None, **options):
@@ -50,21 +56,19 @@ def fields(**arrays):
 class AtHand:
     """A wire without a network: sites at work in this process, each behind its guard, that answer in any order."""
 
-    def __init__(self, folder, spec, names=NAMES, spoil=None, **settings):
-        self.sites, self.guards, self.asked = {}, {}, []
+    def __init__(self, folder, spec, names=NAMES, spoil=None, run="run-1", **settings):
+        self.guards, self.asked = {}, []
         self.spoil = spoil or (lambda site, task, exchange, answer: answer)
         self._dice = random.Random(len(names))
         for name in names:
             mine = write_site(folder, name, target=spec.family.has_target, **settings)
-            self.sites[name] = SiteAtWork(name, mine, spec)
-            self.guards[name] = Guard(mine, spec, folder / f"{name}.jsonl")
+            self.guards[name] = guard_of(mine, spec, folder / f"{name}.jsonl", name=name, run=run)
 
     def ask(self, site, task, exchange, order, timeout):
         self.asked.append((site, task, exchange))
         time.sleep(0.002 * self._dice.random())
         try:
-            reply = encode(self.sites[site].answer(task, order))
-            reply = self.guards[site].release(task, reply, job="job", exchange=exchange)
+            reply = self.guards[site].answer(task, order, exchange=exchange)
         except DeclinedError as error:
             return self.spoil(site, task, exchange, Answer(None, exchange, error.code))
         return self.spoil(site, task, exchange, Answer(reply, exchange))

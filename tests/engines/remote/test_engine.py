@@ -1,5 +1,7 @@
 """The engine whose sites are elsewhere, with sites at hand: the same answer, and what happens when sites fail."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -275,8 +277,8 @@ def test_a_site_that_misses_every_round_keeps_its_weights_and_the_others_go_on(t
 
 
 def test_a_site_past_its_deadline_is_skipped_and_may_come_back(tmp_path):
-    spoil = spoil_rounds("south", lambda a: Answer(None, trouble="TIMEOUT"), lambda n: n < 15)
-    finished = over_network(tmp_path, gaussian(max_rounds=12), spoil=spoil)
+    spoil = spoil_rounds("south", lambda a: Answer(None, trouble="TIMEOUT"), lambda n: n < 7)
+    finished = over_network(tmp_path, gaussian(max_rounds=80), spoil=spoil)
     told = [(event["site"], event["what"]) for event in finished.about["events"]]
     assert told == [("south", "away"), ("south", "back")]
     assert "no answer within the deadline (TIMEOUT)" in finished.about["events"][0]["reason"]
@@ -286,11 +288,34 @@ def test_a_site_past_its_deadline_is_skipped_and_may_come_back(tmp_path):
     assert finished.about["away"] == []
 
 
+def test_a_site_whose_kit_runs_twice_is_named_once(tmp_path):
+    finished = over_network(
+        tmp_path, gaussian(), spoil=lambda site, task, n, a: a._replace(place=f"{site}-{(site == 'east') * (n % 2)}")
+    )
+    (event,) = finished.about["events"]
+    assert (event["site"], event["what"]) == ("east", "answers from two places")
+    assert "its kit runs twice" in event["reason"]
+
+
+def test_rounds_do_not_wait_for_a_site_that_is_away(tmp_path):
+    def hang(site, task, exchange, answer):
+        if site == "north" and task in (STEP, *AFTER):
+            time.sleep(0.4)
+            return Answer(None, trouble="TIMEOUT")
+        return answer
+
+    finished = over_network(tmp_path, gaussian(max_rounds=20), spoil=hang)
+    seconds = [record.about["traffic"]["seconds"] for record in journal_of(tmp_path) if record.about["task"] == STEP]
+    assert seconds[0] > 0.3
+    assert sum(seconds[1:]) < 0.4, "19 rounds in less time than it takes to ask it once"
+    assert finished.about["away"] == ["north"]
+
+
 def test_a_site_that_declines_is_skipped_with_its_reason(tmp_path):
     spoil = spoil_rounds("south", lambda a: Answer(None, a.exchange, "floor"), lambda n: n > 1)
     finished = over_network(tmp_path, gaussian(), spoil=spoil)
     (event,) = finished.about["events"]
-    assert event["reason"] == "it does not answer: a component holds fewer of its rows than the floor it has set"
+    assert event["reason"] == "it does not answer: it would have to tell of fewer rows than the floor it has set"
 
 
 def test_a_reason_of_a_sites_own_making_is_not_passed_on(tmp_path):

@@ -1,6 +1,7 @@
 """Crashes at every exchange, torn and damaged journals: resuming is replaying, and the end is the same."""
 
 import json
+import shutil
 from contextlib import closing
 
 import pytest
@@ -96,12 +97,19 @@ def test_who_is_out_after_strikes_stays_out(tmp_path):
     assert {site for site, _, _ in transport.asked} == {"east", "south"}
 
 
+def with_logs(folder, journal, tmp_path):
+    """A run whose sites remember what they were asked."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / JOURNAL).write_bytes(journal)
+    for name in NAMES:
+        shutil.copy(folder / f"{name}.jsonl", tmp_path)
+
+
 @pytest.mark.parametrize("cut", [1, 5, HEAD.size, HEAD.size + 1, 40])
 def test_a_torn_last_record_is_not_read_and_the_end_is_the_same(tmp_path, whole, cut):
     expected, folder = whole
     raw = (folder / "run" / JOURNAL).read_bytes()
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / JOURNAL).write_bytes(raw[:-cut])
+    with_logs(folder, raw[:-cut], tmp_path)
     resumed = over_network(tmp_path, gaussian(**MODEL))
     assert_identical(resumed.result, expected.result)
     # It was asked again, which took another time.
@@ -111,8 +119,7 @@ def test_a_torn_last_record_is_not_read_and_the_end_is_the_same(tmp_path, whole,
 def test_a_last_record_of_the_right_length_with_the_wrong_bytes_is_torn_too(tmp_path, whole):
     expected, folder = whole
     raw = (folder / "run" / JOURNAL).read_bytes()
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / JOURNAL).write_bytes(raw[:-30] + bytes(30))
+    with_logs(folder, raw[:-30] + bytes(30), tmp_path)
     assert len(list(read_journal(tmp_path / "run" / JOURNAL))) == len(list(read_journal(folder / "run" / JOURNAL))) - 1
     assert_identical(over_network(tmp_path, gaussian(**MODEL)).result, expected.result)
 
@@ -145,14 +152,16 @@ def test_records_come_back_in_order_and_are_only_added_to(tmp_path):
     assert rest == records
 
 
-def test_damage_before_the_last_record_is_named(tmp_path, whole):
-    _, folder = whole
+@pytest.mark.parametrize("where", [0.2, 0.5, 0.9])
+def test_after_damage_a_run_goes_on_from_the_last_good_record_to_the_same_end(tmp_path, whole, where):
+    expected, folder = whole
     raw = bytearray((folder / "run" / JOURNAL).read_bytes())
-    raw[len(raw) // 2] ^= 1
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / JOURNAL).write_bytes(raw)
+    raw[int(where * len(raw))] ^= 1
+    with_logs(folder, raw, tmp_path)
     with pytest.raises(ModelFileError, match=r"journal is damaged at byte \d+, before its end; restore it"):
-        over_network(tmp_path, gaussian(**MODEL))
+        list(read_journal(tmp_path / "run" / JOURNAL))
+    assert_identical(over_network(tmp_path, gaussian(**MODEL)).result, expected.result)
+    assert (tmp_path / "run" / JOURNAL).with_suffix(".damaged").read_bytes() == raw, "kept"
 
 
 def test_what_is_no_journal_is_named(tmp_path):

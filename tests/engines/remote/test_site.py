@@ -51,9 +51,14 @@ def order(sent=SENT, units=None):
     return encode(Order(sent, units, np.asarray(False)))
 
 
+def answer(site, task, sent):
+    """What the site answers to an order."""
+    return site.work(task, site.read(task, sent)).reply
+
+
 def declined(site, task=CENSUS, order=encode(HELLO)):  # noqa: B008  # it is not changed
     with pytest.raises(DeclinedError) as refusal:
-        site.answer(task, order)
+        answer(site, task, order)
     assert refusal.value.code in REASONS
     return refusal.value.code, str(refusal.value)
 
@@ -61,27 +66,17 @@ def declined(site, task=CENSUS, order=encode(HELLO)):  # noqa: B008  # it is not
 def test_rows_are_read_when_they_are_first_needed_and_only_then(tmp_path):
     site = SiteAtWork("north", write_site(tmp_path, "north"), SPEC)
     rows, _ = rows_of("north")
-    census = site.answer(CENSUS, encode(HELLO))
+    census = answer(site, CENSUS, encode(HELLO))
     assert float(census.n_rows) == len(rows)
     np.testing.assert_allclose(census.mean, rows.mean(axis=0))
     (tmp_path / "north.parquet").unlink()
-    assert float(site.answer(STEP, order()).n_rows) == len(rows)
-
-
-def test_the_same_order_is_not_worked_on_twice(tmp_path, monkeypatch):
-    site = SiteAtWork("north", write_site(tmp_path, "north"), SPEC)
-    worked = []
-    compute = site._computed
-    monkeypatch.setattr(site, "_computed", lambda *order: worked.append(order) or compute(*order))
-    for _ in range(3):
-        site.answer(STEP, order())
-    assert len(worked) == 1
+    assert float(answer(site, STEP, order()).n_rows) == len(rows)
 
 
 def test_rows_are_put_into_other_units_when_an_order_says_so(tmp_path):
     spec = spec_of(units=UnitsPlan(standardize=True))
     site = SiteAtWork("north", write_site(tmp_path, "north"), spec)
-    told = [site.answer(STEP, order(units=Units(np.zeros(2), np.full(2, s)))) for s in (1.0, 9.0, 1.0)]
+    told = [answer(site, STEP, order(units=Units(np.zeros(2), np.full(2, s)))) for s in (1.0, 9.0, 1.0)]
     assert told[0].log_likelihood == told[2].log_likelihood != told[1].log_likelihood
 
 
@@ -109,9 +104,9 @@ def test_too_few_rows_for_the_components_is_a_reason(tmp_path):
 
 def test_missing_cells_are_refused_unless_the_spec_allows_them(tmp_path):
     (tmp_path / "gaps.csv").write_text("x0,x1\n1,\n2,3\n4,5\n")
-    settings = Settings(str(tmp_path / "gaps.csv"), ("x0", "x1"))
+    settings = Settings(str(tmp_path / "gaps.csv"), ("x0", "x1"), floor=1.0)
     assert declined(SiteAtWork("north", settings, SPEC))[0] == "rows"
-    assert bool(SiteAtWork("north", settings, spec_of(missing=True)).answer(CENSUS, encode(HELLO)).gaps)
+    assert bool(answer(SiteAtWork("north", settings, spec_of(missing=True)), CENSUS, encode(HELLO)).gaps)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +215,10 @@ def test_settings_come_back_and_a_damaged_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("target", [False, True])
 def test_a_rehearsal_shows_every_kind_of_message(tmp_path, target):
-    messages = rehearse("north", write_site(tmp_path, "north", target=target), 2)
-    census, start, *joint, _compare, path, score, pooling, step, look, information = messages
+    messages, refused = rehearse("north", write_site(tmp_path, "north", target=target), 2)
+    census, start, *joint, _compare, path, score, pooling, step, fit, look, information = messages
+    assert refused == ""
+    assert "entropy" in [name for name, _, _ in fit.fields]
     assert "weights" in pooling.title
     assert len(joint) == target
     n_numbers = 2 * (1 + (3 if target else 2))  # with an intercept
@@ -234,13 +231,23 @@ def test_a_rehearsal_shows_every_kind_of_message(tmp_path, target):
     assert {n: shape for n, shape, _ in score.fields} == {"gain": (count,), "error": (count,), "n_rows": ()}
     assert "at_center" in [name for name, _, _ in look.fields]
     assert step.size == sum(value.nbytes for _, _, value in step.fields)
-    assert step.refused == ""
+    assert step.held_back == []
 
 
-def test_a_rehearsal_says_what_the_floor_would_hold_back(tmp_path):
-    messages = rehearse("north", write_site(tmp_path, "north", floor=1000.0), 2)
+def test_a_rehearsal_says_of_which_components_nothing_is_said(tmp_path):
+    rows = np.concatenate([np.random.default_rng(0).normal(size=(44, 2)), [[50.0, 50.0]] * 3])
+    pl.DataFrame(rows, schema=["x0", "x1"]).write_csv(tmp_path / "few.csv")
+    messages, _ = rehearse("north", Settings(str(tmp_path / "few.csv"), ("x0", "x1")), 2)
     step = next(message for message in messages if message.title == "Every round")
-    assert "the floor is 1000" in step.refused
+    assert len(step.held_back) == 1
+
+
+def test_a_rehearsal_of_more_components_than_the_rows_are_enough_for_ends_with_the_reason(tmp_path):
+    messages, refused = rehearse("north", write_site(tmp_path, "north", floor=1000.0), 2)
+    assert messages == []
+    assert (
+        refused == "the site has 47 rows: with a floor of 1000 these are enough for 0 component(s), and the fit has 2."
+    )
 
 
 class Sites:

@@ -29,6 +29,7 @@ RUNS = "runs"
 """In the server's kit: one folder per run, with its journal, its progress and its result."""
 
 
+REMEDY = "see to its disk, then go on with `fedgrem sites resume STUDY`."
 REFUSED = {ReturnCode.TASK_RESULT_FILTER_ERROR, ReturnCode.UNSAFE_JOB, ReturnCode.TASK_DATA_FILTER_ERROR}
 """The site's own policy stopped the job or the answer: asking again does not help."""
 
@@ -59,6 +60,9 @@ class CenterController(Controller):
             diary.write(kind="paused", message=str(error))
         except FedGrEMError as error:
             diary.write(kind="failed", message=str(error))
+        except OSError as error:
+            what = f"{error.strerror or error}: {error.filename or folder}"
+            diary.write(kind="paused", message=f"paused: the server cannot write ({what}); {REMEDY}")
         except Exception as error:
             diary.write(kind="failed", message=f"{type(error).__name__}: {error}; the server's log has the details.")
             raise
@@ -134,7 +138,7 @@ def answer_from(reply: Shareable | None) -> Answer:
     except MessageError as error:
         # As fields that fit no declaration: the center's check then names the site and says what is wrong.
         return Answer({"malformed": {"bytes": str(error).encode()}})
-    return Answer(letter.fields, letter.exchange, letter.declined)
+    return Answer(letter.fields, letter.exchange, letter.declined, place=letter.place[:16])
 
 
 def _check_running(abort: Signal) -> None:

@@ -27,7 +27,7 @@ def write_job(
     plain = spec.as_plain()
     center = {"spec": plain, "sites": sites, "run": run, "rules": rules._asdict(), "transport": transport}
     guards = [{"tasks": list(TASKS), "filters": [{"path": GUARD, "args": {}}]}] if guard else []
-    executor = {"id": "site", "path": EXECUTOR, "args": {"spec": plain}}
+    executor = {"id": "site", "path": EXECUTOR, "args": {"spec": plain, "run": run}}
     nothing: dict[str, Any] = {"components": [], "task_data_filters": [], "task_result_filters": []}
     files: dict[str, Any] = {
         "meta.json": {

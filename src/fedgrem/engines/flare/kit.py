@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ GUARD = "fedgrem.engines.flare.site.OutgoingGuard"
 LAUNCHER = "fedgrem.engines.flare.launcher.RestartingLauncher"
 """What a job, a kit's policy and its resources name: the only classes of ours that NVFlare makes."""
 STUDY = "study.json"
+REVOKED = "disabled_clients.json"
+"""In the server's kit: the sites that NVFlare's server lets in no more, whatever certificate they show."""
 PROJECT, ORGANIZATION, OPERATOR = "fedgrem", "fedgrem", "coordinator@fedgrem.org"
 ROLES = ("project_admin", "org_admin", "lead", "member")
 STREAMERS = ("site_log_streamer", "log_receiver")
@@ -77,6 +79,7 @@ def init_study(folder: Path, sites: Iterable[str], host: str, port: int) -> Stud
         raise InputError(f"a site is named more than once among {', '.join(names)}; give every site its own name.")
     _check_host(host)
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
     study = Study(folder.resolve(), host, port, tuple(names))
     made = _provision(study)
     shutil.move(made / host, study.server)
@@ -94,6 +97,8 @@ def add_site(study: Study, name: str) -> Study:
     check_site_name(name)
     if name in study.sites:
         raise InputError(f"{name!r} is a site of this study already; renew its kit with `fedgrem sites renew`.")
+    if name in _revoked(study):
+        raise InputError(f"{name!r} was removed from this study, and its certificate is refused; give another name.")
     if study.kit(name).exists():
         raise InputError(f"{study.kit(name)} is left from a site of that name; move it away first.")
     grown = study._replace(sites=tuple(sorted((*study.sites, name))))
@@ -109,7 +114,10 @@ def renew_kit(study: Study, name: str) -> Path:
     subjects = {"server": study.host, "coordinator": OPERATOR} | {site: site for site in study.sites}
     if name not in subjects:
         raise InputError(f"{name!r} is not of this study; renew one of {', '.join(subjects)}.")
-    _forget_certificate(study, subjects[name])
+    if name in study.sites:
+        check_kept(study, name)
+    else:
+        _forget_certificates(study, (subjects[name],))
     made = _provision(study)
     kit = study.server if name == "server" else study.coordinator if name == "coordinator" else study.kit(name)
     shutil.rmtree(kit / "startup", ignore_errors=True)
@@ -119,20 +127,41 @@ def renew_kit(study: Study, name: str) -> Path:
 
 
 def remove_site(study: Study, name: str) -> Study:
-    """Take a site out of the study: no job is sent to it any more. Its kit stays, it may run there."""
+    """Take a site out of the study: no job is sent to it, and the server lets it in no more from its next start on."""
     if name not in study.sites:
         raise InputError(f"{name!r} is not a site of this study; the sites are {', '.join(study.sites)}.")
     left = study._replace(sites=tuple(site for site in study.sites if site != name))
-    _forget_certificate(study, name)
+    _write(study.server / REVOKED, {"disabled_clients": sorted({*_revoked(study), name})})
     _write_study(left)
     return left
 
 
-def _forget_certificate(study: Study, subject: str) -> None:
-    """Let the next kit of this name have a certificate of its own."""
+def hand_over(study: Study, name: str) -> None:
+    """Delete the private key of a site, which has its kit: from then on only the site can be that site."""
+    if name not in study.sites:
+        raise InputError(f"{name!r} is not a site of this study; the sites are {', '.join(study.sites)}.")
+    check_kept(study, name)
+    (study.kit(name) / "startup" / "client.key").unlink(missing_ok=True)
+
+
+def check_kept(study: Study, name: str) -> None:
+    """Refuse where there is no kit of a site any more."""
+    if not study.kit(name).exists():
+        raise InputError(f"{study.kit(name)} is gone; make a kit under another name with `fedgrem sites add`.")
+
+
+def _revoked(study: Study) -> list[str]:
+    """Sites whose certificates the server refuses."""
+    path = study.server / REVOKED
+    return list(json.loads(path.read_text())["disabled_clients"]) if path.exists() else []
+
+
+def _forget_certificates(study: Study, subjects: Iterable[str]) -> None:
+    """Let the next kits of these names have certificates of their own, and keep no keys of theirs."""
     state = study.folder / "authority" / PROJECT / "state" / "cert.json"
     kept = json.loads(state.read_text())
-    kept.pop(subject, None)
+    for subject in subjects:
+        kept.pop(subject, None)
     state.write_text(json.dumps(kept))
     state.chmod(0o600)
 
@@ -162,6 +191,13 @@ def site_of(kit: Path) -> str:
         )
     subject = x509.load_pem_x509_certificate(path.read_bytes()).subject
     return str(subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def check_not_expired(kit: Path, who: str) -> None:
+    """Refuse to go on with a certificate that has ended."""
+    if (ends := expiry(kit)) < datetime.now(UTC):
+        renewed = f"fedgrem sites renew STUDY {who}"
+        raise SitesError(f"the certificate of {who} ended on {ends:%Y-%m-%d}; the coordinator renews it: `{renewed}`.")
 
 
 def expiry(kit: Path) -> datetime:
@@ -277,8 +313,9 @@ def _take_kit(study: Study, made: Path, name: str) -> None:
 
 def _tidy(study: Study, made: Path) -> None:
     shutil.rmtree(made, ignore_errors=True)
-    for path in (study.folder / "authority").rglob("*.json"):
-        path.chmod(0o600)
+    _forget_certificates(study, study.sites)
+    for path in study.folder.rglob("*"):  # NVFlare opens its scripts to everybody
+        path.chmod(path.stat().st_mode & 0o700)
 
 
 def check_site_name(name: str) -> None:

@@ -16,6 +16,8 @@ class Letter(NamedTuple):
     fields: Fields
     declined: str = ""
     """Why a site does not answer; there are no fields then."""
+    place: str = ""
+    """A hash of the machine and the folder of a site's kit: two copies of a kit have two."""
 
 
 def envelope(letter: Letter) -> Shareable:
@@ -32,6 +34,7 @@ def opened(shareable: Shareable) -> Letter:
     if not isinstance(data, dict) or set(data) != set(Letter._fields):
         raise MessageError(f"the message does not consist of {', '.join(Letter._fields)}.")
     letter = Letter(**data)
-    if type(letter.exchange) is not int or not isinstance(letter.fields, dict) or not isinstance(letter.declined, str):
+    words = isinstance(letter.declined, str) and isinstance(letter.place, str)
+    if type(letter.exchange) is not int or not isinstance(letter.fields, dict) or not words:
         raise MessageError("the message has an exchange, fields or a reason of the wrong type.")
     return letter

@@ -1,9 +1,11 @@
 """What the coordinator does with a running study, over mutual TLS: see who is connected, fit, and resume a fit."""
 
 import contextlib
+import fcntl
 import io
 import json
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedgrem.engines.flare.job import write_job
-from fedgrem.engines.flare.kit import OPERATOR, Study
+from fedgrem.engines.flare.kit import OPERATOR, Study, check_not_expired
 from fedgrem.engines.flare.processes import wait_until
 from fedgrem.engines.remote.progress import count_lines, follow
 from fedgrem.engines.remote.result import RESULT, Finished, read_result
@@ -22,6 +24,8 @@ from fedgrem.fit.conversation import Progress
 from fedgrem.fit.spec import FitSpec, read_spec
 
 FIT = "fit.json"
+ONLY = "fit.lock"
+"""In the server's kit, locked by the command that carries out a fit; the system lets go of it when that ends."""
 LOGIN_SECONDS = 10.0
 LOOK = 1.0
 """Seconds between two questions to the server whether a job is still alive."""
@@ -104,7 +108,19 @@ class Session:
         fit, folder = read_fit(self.study, run), run_folder(self.study, run)
         skip = count_lines(folder)
         self.check_connected(fit)
-        self.stop_jobs()
+        with only_fit(self.study, run):
+            return self._carry_out(run, fit, folder, skip, on_progress, on_line)
+
+    def _carry_out(
+        self,
+        run: str,
+        fit: Fit,
+        folder: Path,
+        skip: int,
+        on_progress: Callable[[Progress], None] | None,
+        on_line: Callable[[dict[str, Any]], None] | None,
+    ) -> Finished:
+        self.stop_jobs()  # of fits that nobody watches any more
         shutil.rmtree(folder / "job", ignore_errors=True)
         job = self.submit(write_job(folder / "job", fit.spec, fit.sites, run, fit.rules, transport=fit.transport))
         outcome = follow(folder, on_progress, self._pulse(job, lambda: count_lines(folder) > skip), on_line, skip=skip)
@@ -143,11 +159,33 @@ class Session:
 
 
 @contextlib.contextmanager
+def only_fit(study: Study, run: str) -> Iterator[None]:
+    """Hold the study's one fit; refuse where another command holds it. Whoever has died holds nothing."""
+    path = study.server / ONLY
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            other = os.read(handle, 200).decode(errors="replace") or "another fit"
+            raise SitesError(
+                f"{other} is running in this study; wait for it, or stop that command and go on with `fedgrem sites "
+                f"resume {study.folder}`."
+            ) from error
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{run} (process {os.getpid()})".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def session(study: Study) -> Iterator[Session]:
     """Log in with the coordinator's certificate."""
     from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+    check_not_expired(study.coordinator, "coordinator")
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     (study.coordinator / "transfer").mkdir(exist_ok=True)
     try:
@@ -206,6 +244,18 @@ def last_unfinished(study: Study) -> str:
     if (runs[-1] / RESULT).exists():
         raise InputError(f"the last fit, {runs[-1].name}, is finished; begin a new one with `fedgrem sites fit`.")
     return runs[-1].name
+
+
+def unfinished(study: Study, run: str) -> str:
+    """A run by its name, if it has no result yet."""
+    runs = {folder.name: folder for folder in _runs(study)}
+    if run not in runs:
+        raise InputError(
+            f"there is no fit {run!r} in {study.folder}; the last are {', '.join(list(runs)[-5:]) or 'none'}."
+        )
+    if (runs[run] / RESULT).exists():
+        raise InputError(f"the fit {run} is finished; begin a new one with `fedgrem sites fit`.")
+    return run
 
 
 def known_rows(study: Study) -> dict[str, float]:

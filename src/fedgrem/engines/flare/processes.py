@@ -21,6 +21,8 @@ PID = "process.json"
 CONSOLE = "console.log"
 GRACE = 3.0
 """Seconds that processes have to end by themselves."""
+LARGEST_MESSAGE = 2**25
+"""Bytes of a message that a server takes: far more than any fit sends."""
 SERVER_SECONDS = 60.0
 """That the server has to start."""
 
@@ -47,8 +49,32 @@ def keep_bytecode() -> None:
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
+def keep_private() -> None:
+    """Let this process, and those it starts, make files that nobody else on the machine can read."""
+    os.umask(0o077)
+
+
+def bound_replies() -> None:
+    """Let a server that this process starts refuse larger messages while they arrive, before it has read them."""
+    os.environ["NVFLARE_STREAMING_MAX_BLOB_SIZE"] = str(LARGEST_MESSAGE)
+
+
+def check_port(port: int) -> None:
+    """Refuse a port on which something else listens: two servers on one port both seem to run."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise SitesError(
+                f"port {port} cannot be used ({error.strerror}): stop what listens there, or make the study with "
+                "another --port."
+            ) from error
+
+
 def start_server(kit: Path) -> int:
     """Start the server of a study; returns its process number."""
+    bound_replies()
     return _start(kit, server_command(kit), "the server")
 
 

@@ -82,7 +82,9 @@ def _write_sites(local: Path, place: Path, federation: Federation) -> None:
         path = place / f"site-{k}.parquet"
         table.write_parquet(path)
         target = None if site.target is None else "target"
-        write_settings(Settings(str(path), tuple(columns), target, "weight"), local, site.name)
+        # All rows are in this process: there is nobody to keep them from.
+        settings = Settings(str(path), tuple(columns), target, "weight", floor=1.0)
+        write_settings(settings, local, site.name)
 
 
 def _environment(place: Path) -> dict[str, str]:

@@ -4,37 +4,37 @@ The guard is a filter in the site's own privacy policy, which no job can take aw
 a word from a fixed list; the details, which may quote rows, go to the site's own log and nowhere else.
 """
 
-import json
 import logging
 import threading
+import uuid
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from nvflare.apis.executor import Executor
 from nvflare.apis.filter import Filter
-from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedgrem.engines.flare.messages import Letter, envelope, opened
-from fedgrem.engines.remote.guard import LOG, Guard
+from fedgrem.engines.remote.guard import Guard
+from fedgrem.engines.remote.log import LOG, Log, read_log
 from fedgrem.engines.remote.site import REASONS, DeclinedError, Settings, SiteAtWork, read_settings
-from fedgrem.engines.remote.wire import encode
 from fedgrem.errors import FedGrEMError, MessageError
 from fedgrem.fit.spec import read_spec
 
-SITE_CONFIG = "config_fed_client.json"
+_GUARDS: dict[tuple[str, str], Guard] = {}
+"""By site and job: the executor's guard is the one that the filter asks."""
 
 
 class SiteExecutor(Executor):
-    """Runs the local steps of one site for the length of a job."""
+    """Runs the local steps of one site for the length of a job, all of them through its guard."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], run: str) -> None:
         super().__init__()
-        self._spec = spec
+        self._spec, self._run = spec, run
         self._lock = threading.Lock()
-        self._site: SiteAtWork | None = None
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Answer one task."""
@@ -42,7 +42,8 @@ class SiteExecutor(Executor):
         try:
             letter = opened(shareable)
             exchange = letter.exchange
-            return envelope(Letter(exchange, encode(self._at_work(fl_ctx).answer(task_name, letter.fields))))
+            released = self._guard(fl_ctx).answer(task_name, letter.fields, exchange=exchange)
+            return envelope(Letter(exchange, released))
         except DeclinedError as error:
             return decline(exchange, error.code, error)
         except MessageError as error:
@@ -50,50 +51,51 @@ class SiteExecutor(Executor):
         except Exception as error:  # nothing that happens here may reach the center in its own words
             return decline(exchange, "failed", error)
 
-    def _at_work(self, fl_ctx: FLContext) -> SiteAtWork:
+    def _guard(self, fl_ctx: FLContext) -> Guard:
         with self._lock:
-            if self._site is None:
+            place = place_of(fl_ctx)
+            if place not in _GUARDS:
                 try:
                     name, settings = settings_of(fl_ctx)
-                    self._site = SiteAtWork(name, settings, read_spec(self._spec))
+                    site = SiteAtWork(name, settings, read_spec(self._spec))
                 except FedGrEMError as error:
                     raise DeclinedError("order", str(error)) from error
-            return self._site
+                path = Path(fl_ctx.get_workspace().get_root_dir()) / LOG
+                _GUARDS[place] = Guard(site, Log(path), lambda: read_log(path), run=self._run, job=place[1])
+            return _GUARDS[place]
 
 
 class OutgoingGuard(Filter):
-    """Checks every answer of the site; one that is not as declared is replaced by a word that says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._guards: dict[str, Guard] = {}
-        self._lock = threading.Lock()
+    """Lets out what the guard has released, and nothing else; as the site's own policy, which no job can take away."""
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """The answer, rebuilt from what was checked so that nothing else can ride along, or a refusal."""
+        """The answer, rebuilt so that nothing else can ride along, or a refusal."""
         exchange = -1
         try:
             letter = opened(shareable)
             exchange = letter.exchange
             if letter.declined:
                 code = letter.declined if letter.declined in REASONS and not letter.fields else "guard"
-                return envelope(Letter(exchange, {}, code))
-            job, task = str(fl_ctx.get_job_id()), str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
-            released = self._guard(job, fl_ctx).release(task, letter.fields, job=job, exchange=exchange)
-            return envelope(Letter(exchange, released))
+                return envelope(Letter(exchange, {}, code, _place_hash(fl_ctx)))
+            guard = _GUARDS.get(place_of(fl_ctx))
+            if guard is None or not guard.was_released(exchange, letter.fields):
+                raise DeclinedError("guard", "the answer is not one that the guard has released.")
+            return envelope(Letter(exchange, letter.fields, place=_place_hash(fl_ctx)))
         except DeclinedError as error:
             return decline(exchange, error.code, error)
         except (FedGrEMError, OSError, ValueError) as error:
             return decline(exchange, "guard", error)
 
-    def _guard(self, job: str, fl_ctx: FLContext) -> Guard:
-        with self._lock:
-            if job not in self._guards:
-                workspace = fl_ctx.get_workspace()
-                _, settings = settings_of(fl_ctx)
-                spec = read_spec(_spec_of(Path(workspace.get_app_dir(job)) / "config" / SITE_CONFIG))
-                self._guards[job] = Guard(settings, spec, Path(workspace.get_root_dir()) / LOG)
-            return self._guards[job]
+
+def place_of(fl_ctx: FLContext) -> tuple[str, str]:
+    """Which site's guard, of which job."""
+    return str(fl_ctx.get_identity_name()), str(fl_ctx.get_job_id())
+
+
+def _place_hash(fl_ctx: FLContext) -> str:
+    """Tells two copies of a kit apart, and nothing else."""
+    words = f"{uuid.getnode()} {Path(fl_ctx.get_workspace().get_root_dir()).resolve()}"
+    return sha256(words.encode()).hexdigest()[:8]
 
 
 def settings_of(fl_ctx: FLContext) -> tuple[str, Settings]:
@@ -109,11 +111,3 @@ def decline(exchange: int, code: str, error: Exception) -> Shareable:
         "no answer to exchange %s (%s): %s: %s", exchange, code, type(error).__name__, error
     )
     return envelope(Letter(exchange, {}, code))
-
-
-def _spec_of(path: Path) -> Any:
-    """The spec in a job as it was deployed: the guard does not take the executor's word for it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"]["spec"]
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise MessageError(f"{path} holds no spec.") from error

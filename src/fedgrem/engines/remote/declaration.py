@@ -7,6 +7,7 @@ the spec on made-up rows, of two sizes; so a message cannot drift from its decla
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,8 @@ class NamedCensus(NamedTuple):
     gaps: Any
     """() whether cells are missing."""
     names: Any
-    """(p, 64) of the columns, in UTF-8 filled up with zeros; so that no site mixes up its columns."""
+    """(p, 64) of the columns, in UTF-8 filled up with zeros; so that no site mixes up its columns. () where the spec
+    names them: a site then compares them with its own, and says nothing of them."""
 
 
 def write_names(names: Sequence[str]) -> Array:
@@ -103,6 +105,7 @@ class Declaration:
     def __init__(self, spec: FitSpec, n_columns: int) -> None:
         self.n_columns = n_columns
         # What a message looks like does not depend on these, and made-up rows are soon fitted.
+        self.agreed_columns = spec.columns is not None
         start = replace(spec.start, n_init=1, short=1, long=1)
         self._spec = replace(spec, seed=0, max_rounds=1, start=start, columns=None)
 
@@ -134,16 +137,21 @@ class Declaration:
         """The messages of a task: more than one pair where it is asked in several ways."""
         if task == CENSUS:
             return [Form(HELLO, self._census)]
-        known = _played(self._spec, self.n_columns) if task in LOCAL_TASKS else {}
+        known = _played(self._spec, self.n_columns).forms if task in LOCAL_TASKS else {}
         if task not in known:
             listed = ", ".join((CENSUS, *known)) if known else ", ".join(TASKS)
             raise MessageError(f"there is no task {task[:40]!r} in this fit; the tasks are {listed}.")
         return known[task]
 
+    def played(self) -> list[tuple[str, int]]:
+        """The tasks in the order of a fit, and how often each is asked in a row, where that does not hang on rows."""
+        asked = _played(self._spec, self.n_columns).asked
+        return [(task, len(list(times))) for task, times in groupby(asked)]
+
     @property
     def _census(self) -> NamedCensus:
         column = blank((self.n_summarized,))
-        names = blank((self.n_summarized, NAME_BYTES), np.uint8)
+        names = () if self.agreed_columns else blank((self.n_summarized, NAME_BYTES), np.uint8)
         return NamedCensus(blank(()), column, column, column, blank((), bool), names)
 
 
@@ -169,11 +177,11 @@ def _read(who: str, fields: Any, forms: list[Any]) -> Any:
 
 
 @lru_cache(maxsize=32)
-def _played(spec: FitSpec, n_columns: int) -> dict[str, list[Form]]:
+def _played(spec: FitSpec, n_columns: int) -> "_MadeUp":
     """Every task of the fit of a spec and its messages, from a play on made-up rows."""
     made_up = _MadeUp(spec, n_columns)
     run(spec, made_up)
-    return made_up.forms
+    return made_up
 
 
 class _MadeUp:
@@ -185,6 +193,7 @@ class _MadeUp:
         self._few, self._more = (self._sites(spec, n_columns, n * (spec.n_components + SPARE_ROWS)) for n in (1, 2))
         self._replies: dict[Any, Replies] = {}
         self.forms: dict[str, list[Form]] = {}
+        self.asked: list[str] = []
 
     def _sites(self, spec: FitSpec, n_columns: int, n_rows: int) -> InProcess:
         generator = np.random.default_rng(0)
@@ -194,6 +203,7 @@ class _MadeUp:
 
     def ask(self, ask: Ask) -> Replies:
         """Run the task on few rows and on more, if it is new."""
+        self.asked.append(ask.task)
         key = (ask.task, *_shapes(ask.mail))
         if key not in self._replies:
             replies = self._replies[key] = self._few.ask(ask)

@@ -6,7 +6,7 @@ It knows nothing of any network: a :class:`Transport` carries the messages.
 import time
 import zlib
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -26,6 +26,8 @@ from fedgrem.types import map_arrays, named_arrays
 PROBE = 2.0
 """Seconds, or three times what the last exchange took, that a site which missed a deadline has until it is back."""
 MOST_COLUMNS = 100_000
+RESPONSE = "response"
+"""What the response of a regression is called where columns were agreed on, and sites do not say what they call it."""
 ATTEMPT = 5.0
 """Seconds, or five times what the last exchange took, after which a site that is silent is asked again."""
 
@@ -41,6 +43,8 @@ class Answer(NamedTuple):
     """A key of ``REASONS``, if the site does not want to answer."""
     trouble: str = ""
     """What went wrong on the way; asking again may help."""
+    place: str = ""
+    """Where the answer comes from, as a hash; a site has one place."""
 
 
 class Transport(Protocol):
@@ -87,6 +91,9 @@ class OverNetwork:
         """Seconds that the slowest good answer of the last exchange took."""
         self.differs: list[int] = []
         """Exchanges of the journal that were asked with other numbers than now."""
+        self._places: dict[str, set[str]] = {}
+        self._probes: dict[str, Future[tuple[float, Answer]]] = {}
+        """Of sites that are away, what they are asked on the side."""
         self._clock: float | None = None
         """When the last live exchange was over."""
         self._threads = ThreadPoolExecutor(max(1, len(roster.names)), thread_name_prefix="site")
@@ -99,6 +106,8 @@ class OverNetwork:
     @property
     def columns(self) -> list[str]:
         """What the sites call their columns, the response of a regression last."""
+        if self.spec.columns is not None:
+            return [*self.spec.columns, *[RESPONSE] * self.spec.family.has_target]
         return read_names(self.roster.census[self.roster.names[0]].names)
 
     def meet(self) -> None:
@@ -214,6 +223,8 @@ class OverNetwork:
 
     def _same_names(self, census: dict[str, Any]) -> None:
         """Drop sites whose columns are not those of most: mixed-up columns look like an odd site, and are none."""
+        if self.spec.columns is not None:
+            return  # each site has compared its own, and told nobody
         named = {site: tuple(read_names(one.names)) for site, one in census.items()}
         found = list(named.values())
         common = max(found, key=found.count, default=())
@@ -255,6 +266,7 @@ class OverNetwork:
         """Ask all sites at once; each has until the deadline, and is asked again if trouble is on the way."""
         self.exchange += 1
         messages = {name: encode(order) for name, order in orders.items()}
+        messages = {name: message for name, message in messages.items() if not self._probing(name, task, message)}
         waiting = {
             name: self._threads.submit(self._persist, name, task, self.exchange, message)
             for name, message in messages.items()
@@ -265,6 +277,20 @@ class OverNetwork:
         sent, received = sum(map(size, messages.values())), sum(_bytes(answer) for answer in answers.values())
         self._traffic = Traffic(0.0, sent, received, len(orders))
         return answers
+
+    def _probing(self, site: str, task: str, message: Fields) -> bool:
+        """Whether a site that missed a deadline is not to be waited for: it is asked on the side until it answers."""
+        if site not in self.roster.away or task == CENSUS:
+            return False
+        probe = self._probes.pop(site, None)
+        if probe is not None and probe.done():
+            if not probe.result()[1].trouble:
+                return False
+            probe = None
+        if probe is None:
+            probe = self._threads.submit(self._persist, site, task, self.exchange, message)
+        self._probes[site] = probe
+        return True
 
     def _persist(self, site: str, task: str, exchange: int, message: Fields) -> tuple[float, Answer]:
         begin, patience = time.monotonic(), self.roster.rules.deadline
@@ -292,6 +318,7 @@ class OverNetwork:
         good: dict[str, Any] = {}
         roster = self.roster
         for site, answer in answers.items():
+            self._same_place(site, answer.place)
             away, trouble, bad = site in roster.away, self._trouble(answer), ""
             if not trouble:
                 try:
@@ -311,6 +338,15 @@ class OverNetwork:
                 roster.away.discard(site)
                 roster.note(site, "back", "it answers again", self.exchange)
         return good
+
+    def _same_place(self, site: str, place: str) -> None:
+        """Point out, once, a site of which two copies answer: each knows half of what it was asked."""
+        places = self._places.setdefault(site, set())
+        if place and place not in places:
+            places.add(place)
+            if len(places) == 2:
+                what = "its kit runs twice, on two machines or in two folders; stop one of them"
+                self.roster.note(site, "answers from two places", what, self.exchange)
 
     def _trouble(self, answer: Answer) -> str:
         if answer.trouble:

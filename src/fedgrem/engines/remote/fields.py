@@ -41,7 +41,7 @@ WORDS = {
     "deviation": "the standard deviation of every column, likewise",
     "seen": "in how many rows the column has a cell (the sum of their weights), likewise",
     "gaps": "whether any cell is missing",
-    "names": "the names of the columns, as text, so that columns are not mixed up",
+    "names": "the names of the columns, as text, so that columns are not mixed up; not sent where the fit names them",
     "weights": "the share of the rows that each component holds",
     "theta": "the mean of each component; for regressions its coefficients, the intercept last",
     "noise": "the covariance within components: logarithms and a triangular factor; for regressions the log noise",

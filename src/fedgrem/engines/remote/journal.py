@@ -1,11 +1,14 @@
 """The journal of a run: every exchange, as it was checked and used, appended to one file that is never rewritten.
 
 A run that crashed goes on by playing the same conversation on its journal, and then live. Records have a length and a
-checksum before them, and are on disk before the next message is sent; one that was torn by a crash is not read.
+checksum before them, and are on disk before the next message is sent; one that was torn by a crash is not read. Where a
+record is damaged before the end, the run goes on after the last good one before it, and asks the rest again, which the
+sites answer alike; the damaged file is kept.
 """
 
 import json
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator
@@ -44,6 +47,8 @@ class Journal:
         path = folder / JOURNAL
         header = {"spec": json.loads(spec.to_json()), "sites": sites}
         whole = _scan(path) if path.exists() else None
+        if whole is not None and whole.damaged:
+            shutil.copyfile(path, path.with_suffix(".damaged"))
         if whole is not None and whole.header != header:
             raise ModelFileError(f"{path} is of another fit; resume that one, or begin a new one.")
         self._file: BinaryIO = path.open("r+b" if path.exists() else "w+b")
@@ -92,7 +97,8 @@ class _Whole(NamedTuple):
     exchange: int
     """The number of the last exchange."""
     end: int
-    """Of the last whole record."""
+    """Of the last whole record, or the last before the damage."""
+    damaged: bool
 
 
 def read_journal(path: Path) -> Iterator[Record]:
@@ -108,17 +114,25 @@ def _scan(path: Path) -> _Whole | None:
     exchange = 0
     if path.stat().st_size < len(MAGIC) and MAGIC.startswith(path.read_bytes()):
         return None
+    damaged = False
     with _opened(path) as file:
         header = _read(file)
         end = file.tell()
-        while header is not None and (record := _read(file)) is not None:
+        while header is not None:
+            try:
+                record = _read(file)
+            except ModelFileError:
+                damaged = True
+                break
+            if record is None:
+                break
             exchange = record.about["exchange"]
             if record.about["task"] == AGAIN:
                 places.clear()
             else:
                 places.append(end)
             end = file.tell()
-    return None if header is None else _Whole(header.about, places, exchange, end)
+    return None if header is None else _Whole(header.about, places, exchange, end, damaged)
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -1,6 +1,9 @@
 """How a run goes: lines that the center writes into the run's folder, for whoever watches it from outside."""
 
+import contextlib
+import errno
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +12,8 @@ from typing import Any, NamedTuple
 from fedgrem.fit.conversation import Progress
 
 PROGRESS = "progress.jsonl"
+RESERVE, ROOM = "reserve", 2**16
+"""A file that is there to be deleted when the disk is full, and its bytes."""
 STEP = 0.05
 """Seconds between two looks."""
 ENDS = ("finished", "paused", "failed")
@@ -19,12 +24,25 @@ class Diary:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / PROGRESS
+        self._path, self._reserve = folder / PROGRESS, folder / RESERVE
+        with contextlib.suppress(OSError):
+            self._reserve.write_bytes(bytes(ROOM))
 
     def write(self, **line: Any) -> None:
-        """Add a line."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        """Add a line; on a full disk, in the room that was reserved for the last words."""
+        try:
+            self._append(line)
+        except OSError:
+            self._reserve.unlink(missing_ok=True)
+            self._append(line)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self._path.open("ab", buffering=0) as file:
+            size = file.tell()
+            whole = (json.dumps(line) + "\n").encode()
+            if file.write(whole) < len(whole):
+                file.truncate(size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
 
 class Outcome(NamedTuple):

@@ -2,8 +2,10 @@
 
 import json
 import threading
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,11 +14,12 @@ from fedgrem.data.federation import Federation, stack_sites
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
 from fedgrem.data.stack import Stack
 from fedgrem.data.units import take_census
+from fedgrem.engines.remote.course import check_units, check_values
 from fedgrem.engines.remote.declaration import CENSUS, Declaration, NamedCensus, Order, check_over_network, write_names
+from fedgrem.engines.remote.floor import Answer, BelowFloorError, answer_above, rows_alike
 from fedgrem.engines.remote.wire import Fields
 from fedgrem.errors import FedGrEMError, InputError, MessageError
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.tasks import TASKS
 from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Array, map_arrays, named_arrays
 
@@ -25,11 +28,18 @@ SETTINGS = "fedgrem.json"
 DEFAULT_CAP = 2**20
 """Bytes of the largest message that may leave a site, unless it says otherwise."""
 
+DEFAULT_FLOOR = 10.0
+"""Rows."""
+DEFAULT_FITS = 30
+"""Fits in a day: a search over numbers of components is as many fits as it tries."""
+
 REASONS = {
     "rows": "its rows cannot be used; its own log says why",
     "columns": "its columns are not those of the fit; its own log says how they differ",
-    "floor": "a component holds fewer of its rows than the floor it has set",
-    "order": "what it was sent does not fit the spec",
+    "floor": "it would have to tell of fewer rows than the floor it has set",
+    "order": "what it was sent does not fit the spec, or was not its turn",
+    "often": "it has answered as many fits, or refused as many orders, as it does; its own log says which",
+    "changed": "its rows are not those of its last fit, and differ by fewer than its floor",
     "guard": "its guard refused to let the answer out",
     "failed": "its computation failed; its own log says why",
 }
@@ -52,12 +62,14 @@ class Settings(NamedTuple):
     columns: tuple[str, ...]
     target: str | None = None
     weight: str | None = None
-    floor: float = 0.0
-    """Rows that every component must hold, or the site does not answer."""
+    floor: float = DEFAULT_FLOOR
+    """Rows below which nothing is said of a component, or of anything else; at most 1 for no such rule."""
     cap: int = DEFAULT_CAP
     """Bytes of the largest message that may leave."""
     words: bool = False
     """Whether columns may hold words, for fits of mixed columns."""
+    fits_per_day: int = DEFAULT_FITS
+    """Fits that are begun in any 24 hours."""
 
     @property
     def summarized(self) -> tuple[str, ...]:
@@ -125,35 +137,46 @@ class SiteAtWork:
         self._lock = threading.Lock()
         self._federation: Federation | None = None
         self._ready: tuple[bytes, Stack] | None = None
-        self._last: tuple[str, Fields, Any] | None = None
 
-    def answer(self, task: str, fields: Fields) -> Any:
-        """The reply to an order; :class:`DeclinedError` where there is none.
-
-        The last reply is remembered: a center that hears nothing asks the same again, and the work is not done twice.
-        """
-        with self._lock:
-            if self._last is None or self._last[:2] != (task, fields):
-                self._last = task, fields, self._computed(task, fields)
-            return self._last[2]
-
-    def _computed(self, task: str, fields: Fields) -> Any:
+    def read(self, task: str, fields: Fields) -> Order:
+        """An order as it came; :class:`DeclinedError` where it does not fit the spec."""
         try:
             check_over_network(self.spec)
             order = self._declaration.read_order(task, fields)
+            check_values(task, order, self.spec)
+            return order
         except (MessageError, InputError) as error:
             raise DeclinedError("order", str(error)) from error
-        federation = self._rows()
-        if task == CENSUS:
-            found = take_census(federation.sites[0])._asdict()
-            census = {name: np.asarray(value) for name, value in found.items()}
-            return NamedCensus(**census, names=write_names(self.settings.summarized))
-        stack = self._stack(federation, order)
-        with np.errstate(all="ignore"), one_thread_each():
-            reply = TASKS[task](self.spec, stack, map_arrays(lambda leaf: leaf[None], order.mail))
-        return map_arrays(lambda leaf: np.asarray(leaf[0]), reply)
 
-    def _rows(self) -> Federation:
+    def work(self, task: str, order: Order) -> Answer:
+        """The answer to an order, within the site's floor; :class:`DeclinedError` where there is none."""
+        with self._lock:
+            federation = self.rows()
+            census = take_census(federation.sites[0])
+            if task == CENSUS:
+                names = () if self.spec.columns is not None else write_names(self.settings.summarized)
+                told = {name: np.asarray(value) for name, value in census._asdict().items()}
+                return Answer(NamedCensus(**told, names=names), [])
+            try:
+                check_units(order, self.spec.units, census)
+            except MessageError as error:
+                raise DeclinedError("order", str(error)) from error
+            stack, mail = self._stack(federation, order), map_arrays(lambda leaf: leaf[None], order.mail)
+            try:
+                with np.errstate(all="ignore"), one_thread_each():
+                    reply, held_back = answer_above(self.spec, stack, task, mail, self.settings.floor)
+            except BelowFloorError as error:
+                raise DeclinedError("floor", str(error)) from error
+            return Answer(map_arrays(lambda leaf: np.asarray(leaf[0]), reply), held_back)
+
+    def digest(self) -> str:
+        """A hash of the rows, by which a later fit knows whether they are the same."""
+        site = self.rows().sites[0]
+        parts = (site.rows, site.row_weight) if site.target is None else (site.rows, site.row_weight, site.target)
+        return sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+
+    def rows(self) -> Federation:
+        """The rows of this site, read when they are first needed."""
         if self._federation is None:
             check_columns(self.settings, self.spec)
             try:
@@ -161,7 +184,7 @@ class SiteAtWork:
                 _check_rows(federation, self.spec)
             except (FedGrEMError, OSError) as error:
                 raise DeclinedError("rows", str(error)) from error
-            self._federation = federation
+            self._federation = _above_floor(federation, self.spec, self.settings.floor)
         return self._federation
 
     def _stack(self, federation: Federation, order: Order) -> Stack:
@@ -171,6 +194,25 @@ class SiteAtWork:
             site = self.spec.units.apply(federation, order.units).sites[0]
             self._ready = key, stack_sites([site], gaps=bool(order.gaps))
         return self._ready[1]
+
+
+def _above_floor(federation: Federation, spec: FitSpec, floor: float) -> Federation:
+    """Refuse a fit that would need fewer rows a component than the floor; leave out cells of columns of fewer."""
+    if floor <= 1:
+        return federation
+    site = federation.sites[0]
+    count = float(rows_alike(site.row_weight))
+    if count < floor * spec.n_components:
+        words = f"{len(site.rows)} rows" + f", which weigh like {count:.0f}" * (count < len(site.rows) - 0.5)
+        raise DeclinedError(
+            "floor",
+            f"the site has {words}: with a floor of {floor:g} these are enough for {int(count / floor)} component(s), "
+            f"and the fit has {spec.n_components}.",
+        )
+    there = ~np.isnan(site.rows)
+    counts = rows_alike((there * site.row_weight[:, None]).T)
+    rows = np.where(counts < floor, np.nan, site.rows)
+    return federation if there.all() else replace(federation, sites=(replace(site, rows=rows),))
 
 
 def check_columns(settings: Settings, spec: FitSpec) -> None:

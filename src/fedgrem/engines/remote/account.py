@@ -1,0 +1,86 @@
+"""A site's log in words: one page per fit, for who answers for the rows."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedgrem.engines.remote.fields import TITLES
+
+
+class Line(NamedTuple):
+    """One kind of question in a fit."""
+
+    title: str
+    asked: int
+    answered: int
+    numbers: int
+    """That left in answer, all together."""
+    held_back: int
+    """Answers that left out components of too few rows."""
+
+
+class Page(NamedTuple):
+    """One fit."""
+
+    run: str
+    begun: str
+    about: str
+    """What is fitted, and the site's rules at that time."""
+    lines: list[Line]
+    refusals: list[str]
+    """When, what and why; the same again is counted."""
+
+    @property
+    def numbers(self) -> int:
+        """That left in this fit."""
+        return sum(line.numbers for line in self.lines)
+
+
+def pages(records: Iterable[dict[str, Any]]) -> list[Page]:
+    """One page per fit, oldest first; what was refused before any fit began is on a page of its fit, too."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if "run" in record:
+            runs.setdefault(record["run"], []).append(record)
+    return [_page(run, mine) for run, mine in runs.items()]
+
+
+def _page(run: str, records: list[dict[str, Any]]) -> Page:
+    begun = [record for record in records if record["kind"] == "fit"]
+    lines: dict[str, Line] = {}
+    for record in records:
+        if record["kind"] in ("order", "reply"):
+            title = TITLES.get(record["task"], f"{record['task']!r}, which is no task")
+            line = lines.get(title, Line(title, 0, 0, 0, 0))
+            if record["kind"] == "order":
+                line = line._replace(asked=line.asked + 1)
+            else:
+                numbers = sum(np.size(value) for value in record["sent"].values())
+                few = line.held_back + ("held_back" in record)
+                line = line._replace(answered=line.answered + 1, numbers=line.numbers + numbers, held_back=few)
+            lines[title] = line
+    about = _about(begun[0]) if begun else "not begun"
+    return Page(run, records[0]["time"], about, list(lines.values()), _refusals(records))
+
+
+def _about(record: dict[str, Any]) -> str:
+    spec = record["spec"]
+    columns = "its own columns" if spec["columns"] is None else ", ".join(spec["columns"])
+    family, algorithm = spec["family"]["name"], spec["algorithm"]["name"]
+    return (
+        f"{spec['n_components']} component(s) of the family {family}, by {algorithm}, in at most {spec['max_rounds']} "
+        f"rounds, on {columns}; {record['n_rows']:,} rows; floor {record['floor']:g} rows, at most "
+        f"{record['fits_per_day']} fits a day"
+    )
+
+
+def _refusals(records: list[dict[str, Any]]) -> list[str]:
+    counted: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        if record["kind"] == "refusal":
+            counted.setdefault((record["task"], record["why"]), []).append(record["time"])
+    return [
+        f"{times[0]} {task!r}: {why}" + f" ({len(times)} times)" * (len(times) > 1)
+        for (task, why), times in counted.items()
+    ]
