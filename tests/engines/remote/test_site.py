@@ -260,7 +260,7 @@ class Sites:
         replies = []
         for k, site in enumerate(self._sites):
             mail = map_arrays(lambda leaf, k=k: np.asarray(leaf[k]), ask.mail)
-            reply = site.answer(ask.task, encode(Order(mail, ask.agreed.units, np.asarray(ask.agreed.gaps))))
+            reply = answer(site, ask.task, encode(Order(mail, ask.agreed.units, np.asarray(ask.agreed.gaps))))
             replies.append(Census(*reply[:-1]) if ask.task == CENSUS else reply)
         return Replies(np.ones(len(replies), dtype=bool), map_arrays(lambda *leaves: np.stack(leaves), *replies))
 

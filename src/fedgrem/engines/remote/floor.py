@@ -227,11 +227,16 @@ def _extra_without(extra: Any, keep: Array) -> Any:
         return extra
     if not isinstance(extra, Toward):
         raise BelowFloorError("a component holds fewer rows than the floor, and this algorithm does not do without it.")
-    noise, first, weights = extra.noise, extra.first_weights, extra.weights
+    noise, weights = extra.noise, extra.weights
+    first, between, trust = (
+        None if leaf is None else leaf[..., keep] for leaf in (extra.first_weights, extra.between, extra.trust)
+    )
     return extra._replace(
         center=extra.center[..., keep, :],
         noise=noise if noise is None or noise.shape[-2] != len(keep) else noise[..., keep, :],
-        first_weights=None if first is None else first[..., keep],
+        first_weights=first,
+        between=between,
+        trust=trust,
         weights=None if weights is None else _shared_out(weights[..., keep]),
     )
 
