@@ -266,3 +266,12 @@ def test_a_full_disk_at_the_server_pauses_the_fit_and_says_what_to_do(tmp_path, 
         "paused: the server cannot write (No space left on device: journal); see to its disk, then go on with `fedgrem "
         "sites resume STUDY`."
     )
+
+
+def test_a_server_refuses_large_messages_while_they_arrive():
+    code = (
+        "from fedgrem.engines.flare.processes import bound_replies, LARGEST_MESSAGE\nbound_replies()\n"
+        "from nvflare.fuel.f3.comm_config import CommConfigurator\n"
+        "assert CommConfigurator().get_streaming_max_blob_size() == LARGEST_MESSAGE == 2**25\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

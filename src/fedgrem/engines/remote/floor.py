@@ -16,7 +16,7 @@ from fedgrem.algorithms.fedgrem import Toward
 from fedgrem.data.stack import Stack
 from fedgrem.errors import FedGrEMError
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.tasks import TASKS, Information, PathRequest, ScoreRequest, StartRequest
+from fedgrem.fit.tasks import TASKS, Candidates, Information, PathRequest, ScoreRequest, StartRequest
 from fedgrem.kernels.triangle import symmetric
 from fedgrem.types import Array, Broadcast, Params, map_arrays
 
@@ -68,7 +68,7 @@ def answer_above(spec: FitSpec, stack: Stack, task: str, mail: Any, floor: float
     """Do a task on one site's rows, ``mail`` with an axis of one site first, so that its floor holds.
 
     Rows are counted at what was sent and at what would be answered. Where an order is about several mixtures, a
-    component is left out of all of them if it is of one; joint starts, whose labels have nothing in common, go one by
+    component is left out of all of them if it is of one; candidates for a start, whose labels need not agree, go one by
     one.
     """
     if floor <= 1:
@@ -80,7 +80,27 @@ def answer_above(spec: FitSpec, stack: Stack, task: str, mail: Any, floor: float
             lambda *leaves: np.concatenate(leaves, axis=1), *(one.reply._replace(n_rows=()) for one in each)
         )
         return Answer(reply._replace(n_rows=stack.n_rows), sorted({r for one in each for r in one.held_back}))
+    if task == "compare":
+        return _best_of(spec, stack, mail, floor)
     return _answer(spec, stack, task, mail, floor)
+
+
+def _best_of(spec: FitSpec, stack: Stack, mail: Candidates, floor: float) -> Answer:
+    """The exchange of starts: the best of what every candidate leads to without the components of few rows."""
+    count = mail.params.weights.shape[1]
+    if not any(_few(spec, stack, _place(mail.params, m), floor, 1.0).any() for m in range(count)):
+        return _answer(spec, stack, "compare", mail, floor)
+    found: list[Answer] = []
+    for m in range(count):
+        pair = map_arrays(lambda leaf, m=m: leaf[:, [m, 1]], mail.params)  # the common start is what pulls
+        try:
+            one = _answer(spec, stack, "compare", mail._replace(params=pair), floor, _place(mail.params, m))
+        except BelowFloorError:
+            continue
+        found.append(one._replace(reply=one.reply._replace(choice=np.where(one.reply.choice == 0, m, 1))))
+    if not found:
+        raise BelowFloorError(f"no start leaves a component that holds as many rows as the floor, {floor:g}.")
+    return max(found, key=lambda one: float(one.reply.log_likelihood[0]))
 
 
 def _place(params: Params, place: int) -> Params:
@@ -88,12 +108,14 @@ def _place(params: Params, place: int) -> Params:
     return found
 
 
-def _answer(spec: FitSpec, stack: Stack, task: str, mail: Any, floor: float) -> Answer:
+def _answer(spec: FitSpec, stack: Stack, task: str, mail: Any, floor: float, counted: Params | None = None) -> Answer:
+    """The answer; rows are counted at what was sent, or at a part of it."""
     sent = params_of(mail)
+    counted = sent if counted is None else counted
     few, out, here = np.zeros(spec.n_components, dtype=bool), np.zeros(stack.size, dtype=bool), stack
-    if sent is not None:
-        few = _few(spec, _rows_of(spec, stack, mail), sent, floor, 1.0)
-        out = _belongs(spec, stack, sent, few)
+    if counted is not None:
+        few = _few(spec, _rows_of(spec, stack, mail), counted, floor, 1.0)
+        out = _belongs(spec, stack, counted, few)
     while True:
         here = _left(stack, out, floor)
         part = spec if sent is not None else replace(spec, n_components=int((~few).sum()))
