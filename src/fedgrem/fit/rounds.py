@@ -17,9 +17,9 @@ SETTLED_ERRORS = 0.003
 tighter tolerance is asked for: its rows leave far more open than that."""
 
 
-RESTLESS, RESTLESS_ROUNDS, SLOWER = 10.0, 5, 0.7
-"""A site is restless that moves so many times as far as the middle one, in so many rounds one after the other, and in
-none by less than that part of the first of them: what settles slows down."""
+RESTLESS, RESTLESS_ROUNDS, SLOWER = 30.0, 5, 0.7
+"""A site is restless that moves so many times as far as settled ones may while the middle one is settled, in so many
+rounds one after the other, and in none by less than that part of the first of them: what settles slows down."""
 
 
 class RoundRecord(NamedTuple):
@@ -46,11 +46,12 @@ class RoundRecord(NamedTuple):
 class Patience:
     """Takes a site that alone goes on moving at its last word, so that it cannot keep the others for ever.
 
-    In the rounds that follow, the center hears what such a site said when patience with it ended. Of honest sites that
-    are slow little is lost, since by then they have moved for longer than the others.
+    In the rounds that follow, the center hears what such a site said when patience with it ended. Where exactly so many
+    rounds are to be played, it never does.
     """
 
-    def __init__(self, n_sites: int) -> None:
+    def __init__(self, n_sites: int, errors: float) -> None:
+        self._errors = errors
         self._count, self._first = np.zeros(n_sites, dtype=int), np.zeros(n_sites)
         self._last: Upload | None = None
         self._ended = np.zeros(n_sites, dtype=bool)
@@ -63,7 +64,9 @@ class Patience:
         held = np.maximum(central.params.weights * central.n_rows[:, None], 1.0)
         length = row_norm(family.to_noise(uploads.params.theta - last.params.theta, central.noise))
         moved = np.nan_to_num((length * np.sqrt(held)).max(axis=1))
-        alone = (moved > RESTLESS * median(moved)) & (moved > SETTLED_ERRORS)
+        # Only once the others are settled: what keeps them moving may be on its way to where it belongs.
+        middle = float(median(moved))
+        alone = (moved > RESTLESS * self._errors) & (middle < self._errors)
         again = alone & (moved > SLOWER * self._first)
         self._first = np.where(again & (self._count > 0), self._first, moved)
         self._count = np.where(again, self._count + 1, alone.astype(int))
@@ -104,7 +107,7 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
     blank = np.zeros(central.params.weights.shape)
     influence = Influence(blank, blank, none, none, none)
     settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
-    answered, begun, waiting, patience = central.params, central, everyone(n_sites), Patience(n_sites)
+    answered, begun, waiting, patience = central.params, central, everyone(n_sites), Patience(n_sites, errors)
     for played in range(1, spec.max_rounds + 1):
         asked = algorithm.invited(spec.seed, played - 1, names)
         told = Progress("rounds", played, spec.max_rounds, movement)
