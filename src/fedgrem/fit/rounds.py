@@ -17,9 +17,10 @@ SETTLED_ERRORS = 0.003
 tighter tolerance is asked for: its rows leave far more open than that."""
 
 
-RESTLESS, RESTLESS_ROUNDS, SLOWER = 30.0, 5, 0.7
+RESTLESS, RESTLESS_ROUNDS, SLOWER = 30.0, 8, 0.95
 """A site is restless that moves so many times as far as settled ones may while the middle one is settled, in so many
-rounds one after the other, and in none by less than that part of the first of them: what settles slows down."""
+rounds one after the other, and in the later half of them by no less than that part of the first: what settles slows
+down."""
 
 
 class RoundRecord(NamedTuple):
@@ -52,7 +53,7 @@ class Patience:
 
     def __init__(self, n_sites: int, errors: float) -> None:
         self._errors = errors
-        self._count, self._first = np.zeros(n_sites, dtype=int), np.zeros(n_sites)
+        self._moved: list[Array] = []
         self._last: Upload | None = None
         self._ended = np.zeros(n_sites, dtype=bool)
 
@@ -65,12 +66,12 @@ class Patience:
         length = row_norm(family.to_noise(uploads.params.theta - last.params.theta, central.noise))
         moved = np.nan_to_num((length * np.sqrt(held)).max(axis=1))
         # Only once the others are settled: what keeps them moving may be on its way to where it belongs.
-        middle = float(median(moved))
-        alone = (moved > RESTLESS * self._errors) & (middle < self._errors)
-        again = alone & (moved > SLOWER * self._first)
-        self._first = np.where(again & (self._count > 0), self._first, moved)
-        self._count = np.where(again, self._count + 1, alone.astype(int))
-        ended = self._ended | (self._count >= RESTLESS_ROUNDS)
+        alone = (moved > RESTLESS * self._errors) & (median(moved) < self._errors)
+        self._moved = [*self._moved, np.where(alone, moved, 0.0)][-RESTLESS_ROUNDS:]
+        first, later = np.array_split(self._moved, 2)
+        ended = self._ended.copy()
+        if len(self._moved) == RESTLESS_ROUNDS:
+            ended |= np.all(self._moved, axis=0) & (later.mean(axis=0) >= SLOWER * first.mean(axis=0))
         if ended.mean() <= MOST_BAD:
             self._ended = ended
 
