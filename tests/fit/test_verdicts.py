@@ -36,7 +36,7 @@ def draw(generator, n_sites=10, spread=0.0, n_rows=150.0):
     rows = np.broadcast_to(n_rows, n_sites).astype(float)
     deviance = (1.0 + rows * spread) * generator.chisquare(DEGREES, n_sites)
     log_likelihood = rows * (-15.0 + 0.2 * generator.normal(size=n_sites) * np.sqrt(150.0 / rows))
-    return Sightings(rows, log_likelihood + 0.5 * DEGREES, deviance, np.zeros(n_sites), DEGREES)
+    return Sightings(rows, 10.0 * rows, log_likelihood + 0.5 * DEGREES, deviance, np.zeros(n_sites), DEGREES)
 
 
 def suspects(seen, others=None):
@@ -136,6 +136,20 @@ def test_a_site_that_was_away_is_not_judged_and_the_others_are():
     found = verdict(seen)
     assert found[4] == NOT_JUDGED
     assert found.count(NOT_JUDGED) == 1
+
+
+def test_a_site_of_few_cells_is_not_judged_and_says_nothing_about_the_others():
+    seen = draw(np.random.default_rng(6))
+    few = np.arange(10) < 4
+    odd = seen._replace(
+        cells=np.where(few, 2.0 * DEGREES - 1.0, seen.cells),
+        deviance=np.where(few, 1e4, seen.deviance),
+        log_likelihood=np.where(few, 1e6, seen.log_likelihood),
+    )
+    assert (np.array(verdict(odd)) == NOT_JUDGED).tolist() == few.tolist()
+    alone = Sightings(*(leaf[~few] for leaf in seen[:-1]), DEGREES)
+    np.testing.assert_allclose(p_value(score(odd))[~few], p_value(score(alone)))
+    assert NOT_JUDGED not in verdict(odd._replace(cells=np.full(10, 2.0 * DEGREES)))
 
 
 def test_words_go_by_components_where_the_pull_decides():

@@ -76,7 +76,7 @@ def fit(
     from fedgrem.engines.flare.operate import Fit, begin, session
     from fedgrem.engines.remote.roster import Rules
     from fedgrem.estimators.network import spec_for
-    from fedgrem.estimators.selection import candidate, fewest
+    from fedgrem.estimators.selection import candidate, numbers_of
 
     check_folder(out, force=force)
     numbers = read_components(components)
@@ -85,7 +85,7 @@ def fit(
     names = listed(columns) or None
     model = estimator(options, regression)
     fixed = isinstance(numbers, int)
-    spec = spec_for(model if fixed else candidate(model, fewest(numbers)), names, score=not fixed)
+    spec = spec_for(model if fixed else candidate(model, min(numbers_of(numbers), default=1)), names, score=not fixed)
     quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
     more: dict[str, Any] = {"regression": regression, "options": options, "out": str(out.resolve())}
     more |= {} if fixed else {RUNS: [], DONE: False}

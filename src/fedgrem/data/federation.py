@@ -63,7 +63,6 @@ class Federation:
         row_weights: Sequence[Array] | None = None,
         *,
         columns: Sequence[str] | None = None,
-        min_rows: int = 1,
         missing_allowed: bool = False,
     ) -> "Federation":
         """Check every site and put them together; each complaint names the site, what was got, and what to do.
@@ -90,7 +89,7 @@ class Federation:
         for k, name in enumerate(names):
             target = None if targets is None else targets[k]
             weight = np.ones(len(rows[k])) if row_weights is None else row_weights[k]
-            _check_site(name, rows[k], target, weight, labels, names[0], min_rows, missing_allowed)
+            _check_site(name, rows[k], target, weight, labels, names[0], missing_allowed)
             sites.append(Site(name, rows[k], target, weight))
         return cls(tuple(sites), labels)
 
@@ -209,7 +208,6 @@ def _check_site(
     weight: Array,
     columns: tuple[str, ...],
     first_name: str,
-    min_rows: int,
     missing_allowed: bool,
 ) -> None:
     if rows.ndim != 2 or rows.shape[1] != len(columns):
@@ -220,7 +218,7 @@ def _check_site(
     if rows.shape[1] == 0:
         raise InputError(f"site {name!r} has 0 feature(s) (shape={rows.shape}) while a minimum of 1 is required.")
     if len(rows) == 0:
-        raise InputError(f"site {name!r} has no rows; leave it out, or give it at least {min_rows}.")
+        raise InputError(f"site {name!r} has no rows; leave it out, or give it some.")
     check_finite(name, np.where(np.isnan(rows), 0.0, rows) if missing_allowed else rows, columns)
     if target is not None:
         if target.shape != (len(rows),):
@@ -229,14 +227,8 @@ def _check_site(
             )
         check_finite(name, target[:, None], ("y",))
     _check_weight(name, weight, len(rows))
-    used = int((weight > 0).sum())
-    if used == 0:
+    if not (weight > 0).any():
         raise InputError(f"site {name!r} has only sample weights of zero; leave it out, or weigh some rows.")
-    if used < min_rows:
-        raise InputError(
-            f"site {name!r} has {used} row(s) with positive weight, fewer than the {min_rows} components to fit; "
-            "use fewer components, leave the site out, or merge it with a similar one."
-        )
 
 
 def _check_weight(name: str, weight: Array, n_rows: int) -> None:

@@ -22,7 +22,7 @@ from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
 from fedgrem.estimators.newcomer import fit_site
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.progress import teller
-from fedgrem.estimators.selection import Search, check_components, choose, fewest, is_fixed
+from fedgrem.estimators.selection import Search, check_components, choose, is_fixed
 from fedgrem.estimators.verdicts import expose_verdicts, log_volume
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
@@ -260,7 +260,6 @@ class BaseFederatedMixture(FittedMixture):
             None if target is None else [target[rows_of_site] for rows_of_site in members],
             [weight[rows_of_site] for rows_of_site in members],
             columns=None if columns is None else [str(name) for name in columns],
-            min_rows=fewest(self.n_components),
             missing_allowed=self._missing_allowed(),
         )
         federation.check_columns(constant_allowed=has_target)

@@ -51,14 +51,9 @@ def is_fixed(value: Any) -> bool:
     return isinstance(value, Integral)
 
 
-def numbers(value: Any) -> list[int]:
+def numbers_of(value: Any) -> list[int]:
     """The numbers to choose from, each once, the smallest first; none for "auto"."""
     return [] if isinstance(value, str) else sorted({int(n) for n in ([value] if is_fixed(value) else value)})
-
-
-def fewest(value: Any) -> int:
-    """The smallest number of components that may be fitted: every site must have as many rows."""
-    return min(numbers(value), default=1)
 
 
 class Search:
@@ -68,14 +63,14 @@ class Search:
     ----------
     wanted : several numbers, or "auto".
     criterion : "bic" or "icl".
-    rows : of every site: none is asked for more components than it has rows.
+    rows : of every site: none is tried that exceeds the rows of the largest site.
     """
 
     def __init__(self, wanted: Any, criterion: str, rows: Mapping[str, float]) -> None:
         self.tallies: list[Tally] = []
         self._criterion = criterion
-        self._smallest, self._limit = min(rows.items(), key=lambda item: item[1], default=("", np.inf))
-        listed = numbers(wanted)
+        self._largest, self._limit = max(rows.items(), key=lambda item: item[1], default=("", np.inf))
+        listed = numbers_of(wanted)
         self._auto = not listed
         self._left, self._beyond = ([n for n in listed if (n > self._limit) is beyond] for beyond in (False, True))
 
@@ -107,8 +102,8 @@ class Search:
         if self._beyond or (self._auto and best == tried[-1] == self._limit):
             listed = ", ".join(map(str, self._beyond[:5])) + (", ..." if len(self._beyond) > 5 else "")
             told.append(
-                f"{listed or 'more than that'} not tried, because site {self._smallest!r} has only {self._limit:.6g} "
-                "row(s); leave it out to try more"
+                f"{listed or 'more than that'} not tried, because the largest site, {self._largest!r}, has only "
+                f"{self._limit:.6g} row(s)"
             )
         if best == tried[-1] and (self._auto or len(tried) > 1):
             told.append(f"the choice, {best}, is the largest tried; more may be better still, so give a wider range")

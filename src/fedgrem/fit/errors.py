@@ -98,7 +98,10 @@ class _Site:
     def __init__(self, information: Array, weights: Array, n_rows: float, gone: Array) -> None:
         self.weights, self.n_rows, self.alive = weights, n_rows, ~gone
         self.n_parameters = len(information) // len(weights) - 1
-        self.usable = bool(np.all(np.isfinite(information)) and np.any(np.diagonal(information) > 0) and n_rows > 0)
+        finite = np.all(np.isfinite(information)) and np.any(np.diagonal(information) > 0)
+        self.usable = bool(
+            finite and n_rows > 0 and self.alive.any()
+        )  # of two rows, each component may hold half of one
         information = information.copy()
         if self.usable:
             # Log weights are known up to a constant, which no weight depends on: any value of it will do.

@@ -14,9 +14,20 @@ def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[tuple[Agreed, A
     told = Progress("census", 0, spec.max_rounds, float("nan"))
     replies = yield Ask("census", (), told)
     census: Census = replies.mail
+    check_rows(spec, names, census)
     check_columns(spec, census)
     units = spec.units.units(census.mean, census.deviation)
     return Agreed(units, bool(np.any(census.gaps))), census.seen
+
+
+def check_rows(spec: FitSpec, names: tuple[str, ...], census: Census) -> None:
+    """Refuse more components than the largest site has rows: somebody must be able to tell them apart."""
+    most = int(np.argmax(census.n_rows))
+    if census.n_rows[most] < spec.n_components:
+        raise InputError(
+            f"the largest site, {names[most]!r}, has {census.n_rows[most]:g} row(s), fewer than the "
+            f"{spec.n_components} components to fit; use fewer components, or merge sites that are alike."
+        )
 
 
 def check_columns(spec: FitSpec, census: Census) -> None:
