@@ -68,7 +68,7 @@ def test_the_right_number_is_chosen_although_a_site_is_hostile(chosen):
 def test_the_curve_has_columns_of_equal_length_and_is_of_the_fits(chosen):
     model, _ = chosen
     curve = model.selection_
-    assert list(curve) == ["n_components", "log_likelihood", "n_parameters", "bic", "icl", "settled", "rounds"]
+    assert list(curve) == ["n_components", "log_likelihood", "n_parameters", "bic", "icl", "error", "settled", "rounds"]
     assert {len(column) for column in curve.values()} == {3}
     assert curve["n_components"].tolist() == [1, 2, 3]
     assert np.all(curve["icl"] >= curve["bic"])

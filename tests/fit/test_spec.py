@@ -97,7 +97,15 @@ def test_every_field_comes_back(name):
 
 
 def test_the_fields_above_are_all_but_the_objects_and_the_given_start():
-    assert set(CHANGES) == {f.name for f in fields(FitSpec)} - {"family", "algorithm", "given"}
+    assert set(CHANGES) == {f.name for f in fields(FitSpec)} - {"family", "algorithm", "given", "smaller"}
+
+
+def test_the_center_of_a_smaller_fit_comes_back_and_one_per_site_is_refused():
+    center = Params(np.array([0.25, 0.75]), np.array([[1.0, 0.1], [2.0, -3.0]]), np.full((1, 3), 0.1))
+    for leaf, found in zip(center, again(replace(SPEC, smaller=center)).smaller, strict=True):
+        np.testing.assert_array_equal(found, leaf)
+    with pytest.raises(InputError, match=r"the spec's smaller start is not weights \(R\) and theta \(R, q\)"):
+        read_spec(plain(smaller={"weights": [[1.0]], "theta": [[[1.0]]]}))
 
 
 def test_infinity_comes_back_though_json_has_none():

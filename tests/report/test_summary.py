@@ -117,7 +117,7 @@ def test_a_text_fits_its_width_and_says_what_it_leaves_out(width, n_sites, n_com
 def test_a_text_tells_the_number_of_components_the_centers_the_sites_and_the_verdicts():
     model = made_up(5, 2, 2)
     model.selection_ = {name: np.array([2]) for name in ("n_components", "n_parameters", "rounds", "settled")}
-    model.selection_ |= {name: np.array([1.5]) for name in ("log_likelihood", "bic", "icl")}
+    model.selection_ |= {name: np.array([1.5]) for name in ("log_likelihood", "bic", "icl", "error")}
     text = summary_text(model)
     parts = ["How many components: 2, by BIC", "Gaussian mixture: 2 components over 5 sites, 500 rows", "Centers",
              "Sites", "1 of 5 sites is suspect: site-4 (30.0 from the center"]  # fmt: skip

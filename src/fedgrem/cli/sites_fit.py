@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -171,12 +172,15 @@ def next_fit(study: Study, fit: Fit, run: str) -> Fit:
     columns = None if fit.spec.columns is None else list(fit.spec.columns)
     search = search_of(study, model, more)
     number = search.next()
+    done = number is None
     if number is None:
         search.warn()
-        spec = spec_for(copy_with(model, n_components=search.best), columns)
+        number = search.best
+        spec = spec_for(copy_with(model, n_components=number), columns, score=True)
     else:
         spec = spec_for(candidate(model, number), columns, score=True)
-    return fit._replace(spec=spec, more=more | {DONE: number is None})
+    spec = replace(spec, smaller=search.smaller(number))
+    return fit._replace(spec=spec, more=more | {DONE: done})
 
 
 def search_of(study: Study, model: Any, more: dict[str, Any]) -> Any:

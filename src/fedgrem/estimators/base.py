@@ -108,11 +108,12 @@ class BaseFederatedMixture(FittedMixture):
             chosen, search = self, None
             if not is_fixed(self.n_components):
 
-                def fitted(one: Self, tell: Callable[[Progress], None]) -> Tally:
-                    return one._tally(one._run(federation, engine, tell, score=True))
+                def fitted(one: Self, smaller: Params | None, tell: Callable[[Progress], None]) -> Tally:
+                    return one._tally(one._run(federation, engine, tell, score=True, smaller=smaller))
 
                 chosen, search = choose(self, federation, fitted, tell)
-            result = chosen._run(federation, engine, tell)
+            smaller = None if search is None else search.smaller(search.best)
+            result = chosen._run(federation, engine, tell, smaller=smaller)
         self._take_over(result, table.labels, search)
         return self
 
@@ -145,9 +146,10 @@ class BaseFederatedMixture(FittedMixture):
         on_progress: Callable[[Progress], None] | None,
         *,
         score: bool = False,
+        smaller: Params | None = None,
     ) -> FitResult:
         """One fit of a number of components."""
-        spec = self._spec(score=score)
+        spec = replace(self._spec(score=score or smaller is not None), smaller=smaller)
         if engine != IN_PROCESS:
             elsewhere: FitResult = fit_elsewhere(spec, federation, engine, on_progress).result
             return elsewhere

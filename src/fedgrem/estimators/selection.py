@@ -16,7 +16,7 @@ from fedgrem.estimators.parameters import check_count
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.selection import LARGEST, Tally, best_number, criteria, next_number
 from fedgrem.fit.spec import PAPERS_PENALTY
-from fedgrem.types import Array
+from fedgrem.types import Array, Params
 
 if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
@@ -77,12 +77,17 @@ class Search:
     @property
     def curve(self) -> dict[str, Array]:
         """The curve so far."""
-        return criteria(self.tallies)
+        return criteria(self.tallies, self._criterion)
 
     @property
     def best(self) -> int:
-        """The number of the least criterion so far."""
+        """The number to choose so far."""
         return best_number(self.curve, self._criterion)
+
+    def smaller(self, number: int) -> Params | None:
+        """The center of the largest fit so far with no more components than this, for a fit to begin at."""
+        below = [one for one in self.tallies if one.n_components <= number]
+        return max(below, key=lambda one: one.n_components).center if below else None
 
     @property
     def exchanges(self) -> int:
@@ -132,12 +137,12 @@ def copy_with(model: Model, **changes: Any) -> Model:
 def choose(
     model: Model,
     federation: Federation,
-    fitted: Callable[[Model, Callable[[Progress], None]], Tally],
+    fitted: Callable[[Model, Params | None, Callable[[Progress], None]], Tally],
     on_progress: Callable[[Progress], None] | None,
 ) -> tuple[Model, Search]:
     """A copy of the model with the best number of components, and how it was found.
 
-    ``fitted`` fits a copy of the model and counts.
+    ``fitted`` fits a copy of the model, also from the center of a smaller fit, and counts.
     """
     check_no_starts(model)
     model = copy_with(model, random_state=model._seed())  # one seed for all fits, whatever it came from
@@ -145,7 +150,8 @@ def choose(
     search = Search(model.n_components, model.criterion, rows)
     tell = on_progress or (lambda _: None)
     while (number := search.next()) is not None:
-        search.tallies.append(fitted(candidate(model, number), partial(_tell, tell, number)))
+        one = candidate(model, number)
+        search.tallies.append(fitted(one, search.smaller(number), partial(_tell, tell, number)))
     search.warn(stacklevel=3)
     return copy_with(model, n_components=search.best), search
 

@@ -10,8 +10,9 @@ from fedgrem.fit.errors import standard_errors
 from fedgrem.fit.few_rows import has_enough, knows_weights, lean_on_others
 from fedgrem.fit.penalty import choose_penalty
 from fedgrem.fit.rounds import play_rounds, result_of
+from fedgrem.fit.selection import center_of, leads
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.starts import find_starts
+from fedgrem.fit.starts import Starts, find_starts, grown
 from fedgrem.fit.tasks import Score
 from fedgrem.fit.units import common_units
 from fedgrem.types import Array, Central, FitResult, Params, map_arrays
@@ -44,22 +45,34 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     pull = Pull(
         np.asarray(penalty), np.asarray(penalty if noise_penalty is None else noise_penalty), pulled, weights_penalty
     )
-    central = spec.algorithm.begin(spec.family, params, starts.n_rows, pull)
-    played = yield from play_rounds(spec, central, names)
-    central = played.central
-    if traits.pulls and penalty > 0 and n_sites > 1:
-        central = _leaning(spec, central, pulled)
-        played = played._replace(central=central)
-    common = None if central.weights is None or weights_penalty == 0 else np.array(central.weights)
-    result = result_of(spec.family, names, played, starts.choice, path=path, common_weights=common)
-    if spec.score:
-        result = yield from _scored(spec, central, result)
+    shrunk = traits.pulls and penalty > 0 and n_sites > 1
+    central, result = yield from _played(spec, names, params, starts, pull, shrunk=shrunk)
+    if spec.smaller is not None and spec.score:
+        start = grown(spec.family, spec.smaller, center_of(result), n_sites)
+        other = yield from _played(spec, names, start, starts, pull, shrunk=shrunk)
+        if leads(other[1], result, pooled=traits.pools_rows):
+            central, result = other
+    result = result._replace(path=path)
     if spec.look and n_sites > 1 and not traits.pools_rows:
         result = yield from _looked(spec, central, result)
     if spec.wants_errors(central.params.theta.shape[-1]):
-        found = yield from standard_errors(spec, central, played.influence)
+        found = yield from standard_errors(spec, central, result.influence)
         result = result._replace(**found._asdict())
     return result
+
+
+def _played(
+    spec: FitSpec, names: tuple[str, ...], start: Params, found: Starts, pull: Pull, *, shrunk: bool
+) -> Phase[tuple[Central, FitResult]]:
+    """The rounds from a start, and how well the sites' rows are explained, if anybody wants to know."""
+    central = spec.algorithm.begin(spec.family, start, found.n_rows, pull)
+    played = yield from play_rounds(spec, central, names)
+    central = _leaning(spec, played.central, pull.pulled) if shrunk else played.central
+    common = None if central.weights is None or not np.any(pull.weights_penalty) else np.array(central.weights)
+    result = result_of(spec.family, names, played._replace(central=central), found.choice, common_weights=common)
+    if spec.score:
+        result = yield from _scored(spec, central, result)
+    return central, result
 
 
 def _leaning(spec: FitSpec, central: Central, pulled: Array) -> Central:

@@ -96,6 +96,27 @@ def _filled(enough: Array, params: Params, common: Params) -> Params:
     return found
 
 
+def grown(family: Family, smaller: Params, found: Params, n_sites: int) -> Params:
+    """A start ``(K, R), (K, R, q)`` from the center of a fit of fewer components, ``(r,), (r, q), (C, s)``.
+
+    What is missing is taken from ``found``, another fit of R components: those farthest from what is there already.
+    """
+    weights, theta, noise = smaller
+    n_components = found.theta.shape[0]
+    units = None if noise is None else np.median(noise, axis=0)[None]
+    others = family.to_noise(found.theta, units)
+    while len(theta) < n_components:
+        away = row_norm(others[:, None] - family.to_noise(theta, units)).min(axis=1)
+        place, size = int(np.argmax(away)), len(theta) + 1
+        weights = np.append(weights * (1.0 - 1.0 / size), 1.0 / size)
+        theta = np.concatenate([theta, found.theta[[place]]])
+        if noise is not None and found.noise is not None and len(found.noise) == n_components > 1:
+            noise = np.concatenate([noise, found.noise[[place]]])
+    one = Params(weights, theta, noise)
+    start: Params = map_arrays(lambda leaf: np.repeat(leaf[None], n_sites, axis=0), one)
+    return start
+
+
 def steady_penalty(spec: FitSpec, n_sites: int, n_parameters: int) -> float:
     r"""Where lambda settles: :math:`C\sqrt{q + \log K} / (1 - \text{decay})`."""
     return float(full_penalty(spec.start_penalty, n_parameters, n_sites) / (1.0 - spec.algorithm.penalty_decay))
