@@ -41,7 +41,7 @@ OTHERS = [
 CHANGES = {
     "penalty": 0.5, "fallback": False, "max_rounds": 7, "tol": 0.0, "seed": 2**40, "missing": True, "score": True,
     "look": False, "standard_errors": False, "columns": ("age", "body mass"), "n_components": 9,
-    "start": StartPlan(3, 4, 5, 6, "exhaustive", 0), "units": UnitsPlan(True, False, True),
+    "start": StartPlan(3, 4, 5, 6, "exhaustive", 0), "units": UnitsPlan(True, False, True, True),
 }  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def test_a_spec_is_one_line_of_plain_values():
     line = FitSpec(LinearRegression("shared"), FedEMSA(), 3, columns=("a", "b")).to_json()
     assert "\n" not in line
     assert json.loads(line)["algorithm"]["name"] == "fedem-sa"
-    assert json.loads(line)["units"] == {"standardize": False, "move": True, "intercept": False}
+    assert json.loads(line)["units"] == {"standardize": False, "move": True, "intercept": False, "within": False}
 
 
 def test_what_is_left_out_has_its_default():

@@ -12,6 +12,8 @@ from fedgrem.types import Array
 
 LARGEST, LEAST_VARIATION = 1e100, 1e-100
 """Of a value, and of a column: squares of what is larger are infinite, or soon will be, and of what is smaller zero."""
+LEAST_KEPT = 0.01
+"""Of the weight of a site's rows, where one row is taken about itself."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,26 @@ class Federation:
             target = None if site.target is None else (site.target - units.location[-1]) / units.scale[-1]
             sites.append(Site(site.name, rows, target, site.row_weight))
         return Federation(tuple(sites), (*self.columns, "intercept") if intercept else self.columns)
+
+    def within_sites(self) -> "Federation":
+        r"""Columns and response about each site's weighted means, as rows that have lost nothing by that.
+
+        n rows about their mean know as much of slopes and noise as n - 1 rows: the deviations grow by
+        :math:`\sqrt{n/(n-1)}`, and row weights shrink by the square of that. One row knows next to nothing.
+        """
+        sites = []
+        for site in self.sites:
+            total = float(site.row_weight.sum())
+            kept = max(1.0 - 1.0 / total, LEAST_KEPT)
+            grown = 1.0 / np.sqrt(kept) if kept > LEAST_KEPT else 1.0
+            share = site.row_weight / total
+
+            def about(values: Array, share: Array = share, grown: float = grown) -> Array:
+                return np.asarray(grown * (values - share @ values))
+
+            target = None if site.target is None else about(site.target)
+            sites.append(Site(site.name, about(site.rows), target, kept * site.row_weight))
+        return Federation(tuple(sites), self.columns)
 
     def check_columns(self, *, constant_allowed: bool) -> None:
         """Refuse a column that says nothing at any site: all zeros, or one value where no intercept can be meant."""

@@ -48,6 +48,8 @@ class UnitsPlan(NamedTuple):
     """Whether columns may be centered: not where a line must go through the origin."""
     intercept: bool = False
     """Whether a column of ones is added."""
+    within: bool = False
+    """Whether columns and response are taken about each site's own means, which a site intercept stands for."""
 
     @property
     def as_it_is(self) -> bool:
@@ -60,10 +62,11 @@ class UnitsPlan(NamedTuple):
             return None
         width = means.shape[1]
         units = common_units(means, deviations) if self.standardize else Units(np.zeros(width), np.ones(width))
-        return units if self.move else units._replace(location=np.zeros(width))
+        return units if self.move and not self.within else units._replace(location=np.zeros(width))
 
     def apply(self, federation: Federation, units: Units | None) -> Federation:
         """The same rows in these units."""
+        federation = federation.within_sites() if self.within else federation
         return federation if units is None else federation.in_units(units, intercept=self.intercept)
 
 

@@ -142,7 +142,8 @@ class FittedMixture(WithErrors, BaseEstimator):
         site = Site("", rows, target, np.ones(len(rows)))
         columns = tuple(f"x{j}" for j in range(rows.shape[1]))
         units = self._fit_units()
-        scaled = self._units_plan().apply(Federation((site,), columns), units).sites[0]
+        # A few rows to predict are not taken about their own means, but about those of the fit, which intercepts know.
+        scaled = self._units_plan()._replace(within=False).apply(Federation((site,), columns), units).sites[0]
         stack = stack_sites([scaled], gaps=bool(np.isnan(rows).any()))
         one: Params = map_arrays(lambda leaf: np.asarray(leaf)[None], params)
         with np.errstate(all="ignore"):

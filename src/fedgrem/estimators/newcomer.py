@@ -60,6 +60,11 @@ def _check_name(model: "BaseFederatedMixture", name: Any) -> str:
 
 
 def _check_center(model: "BaseFederatedMixture") -> None:
+    if model._units_plan().within:
+        raise InputError(
+            "one more site cannot join a fit with intercept='site' yet; fit again with the new site, or with "
+            "intercept='component'."
+        )
     traits = as_algorithm(model.algorithm).traits
     if traits.center:
         raise InputError(

@@ -214,8 +214,9 @@ def _center_covariance(
         if sites[k].usable:
             left, _ = sites[k].told(np.arange(n_components) == pull.component, limits)
             own = say[k, pull.component] @ left
-            # What follows the center when it moves: all of a site next to it, nothing of one far away.
-            slope[here, here] += pull.turn @ np.linalg.solve(own + pull.turn, own)
+            # What follows the center when it moves: all of a site next to it, nothing of one far away. A site of few
+            # rows may know nothing of the direction in which it is pulled.
+            slope[here, here] += pull.turn @ np.linalg.pinv(own + pull.turn, rcond=1e-12) @ own
     return _sandwich(slope, noise)
 
 

@@ -20,8 +20,10 @@ from fedgrem.types import Array, Central, FitResult, Params, map_arrays
 
 def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     """The center's side of a fit: units, starts, penalty, rounds, a last look, standard errors."""
-    agreed, seen = yield from common_units(spec, names)
-    result = (yield from with_agreement(_in_units(spec, names), agreed))._replace(seen=seen)
+    agreed, census = yield from common_units(spec, names)
+    result = (yield from with_agreement(_in_units(spec, names), agreed))._replace(
+        seen=census.seen, means=census.mean if spec.units.within else None
+    )
     return result if agreed.units is None else result._replace(location=agreed.units.location, scale=agreed.units.scale)
 
 

@@ -6,18 +6,17 @@ from fedgrem.data.units import Census
 from fedgrem.errors import InputError
 from fedgrem.fit.conversation import Agreed, Ask, Phase, Progress
 from fedgrem.fit.spec import FitSpec
-from fedgrem.types import Array
 
 
-def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[tuple[Agreed, Array]]:
-    """Ask every site for its census, and agree on the units of the fit; also returns what cells there are, (K, p)."""
+def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[tuple[Agreed, Census]]:
+    """Ask every site for its census, and agree on the units of the fit; also returns the census."""
     told = Progress("census", 0, spec.max_rounds, float("nan"))
     replies = yield Ask("census", (), told)
     census: Census = replies.mail
     check_rows(spec, names, census)
     check_columns(spec, census)
     units = spec.units.units(census.mean, census.deviation)
-    return Agreed(units, bool(np.any(census.gaps))), census.seen
+    return Agreed(units, bool(np.any(census.gaps))), census
 
 
 def check_rows(spec: FitSpec, names: tuple[str, ...], census: Census) -> None:
@@ -36,6 +35,11 @@ def check_columns(spec: FitSpec, census: Census) -> None:
         name = spec.columns[j] if spec.columns is not None else f"number {j}"
         means = census.mean[:, j][~np.isnan(census.mean[:, j])]
         flat = not (census.deviation[:, j] > 0).any()
+        if flat and spec.units.within:
+            raise InputError(
+                f"column {name!r} does not vary within any site, and the sites' own intercepts take what it explains; "
+                "drop it, or use intercept='component'."
+            )
         if not len(means):
             raise InputError(f"column {name!r} is missing in every row of every site; drop it.")
         if flat and np.all(means == means[0]) and (means[0] == 0 or not spec.family.has_target):
