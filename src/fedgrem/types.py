@@ -147,7 +147,8 @@ class FitResult(NamedTuple):
     seen: Array | None = None
     """(K, p) row weight of the cells that are there, by column, the response last."""
     means: Array | None = None
-    """(K, p) of every column at every site, the response last, in the rows' own units; None unless the fit is about them."""
+    """(K, p) of every column at every site, the response last, in the rows' own units; None unless the fit is about
+    them."""
     common_weights: Array | None = None
     """(R,) that weights are shrunk to; None where they are each site's own."""
 

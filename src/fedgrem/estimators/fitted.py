@@ -1,9 +1,11 @@
 """What all federated mixtures share once they are fitted: look rows up, score them, report."""
 
 import warnings
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+import narwhals as nw
 import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator
@@ -100,6 +102,8 @@ class FittedMixture(WithErrors, BaseEstimator):
             return [None]
         found = [self._place_of(label) for label in table.labels]
         unknown = [str(label) for label, place in zip(table.labels, found, strict=True) if place is None]
+        for label in unknown:
+            self._check_spelling(label)
         if unknown:
             listed = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
             warnings.warn(
@@ -108,6 +112,21 @@ class FittedMixture(WithErrors, BaseEstimator):
                 stacklevel=5,
             )
         return found
+
+    def _check_spelling(self, label: str) -> None:
+        """Refuse a site that was not fitted but reads like one that was; one that differs in a number is another site."""
+        names = [str(name) for name in self.site_names_]
+        near = [
+            name
+            for name in get_close_matches(label.lower(), [name.lower() for name in names], n=3, cutoff=0.8)
+            if [c for c in name if c.isdigit()] == [c for c in label if c.isdigit()]
+        ]
+        if near:
+            meant = names[[name.lower() for name in names].index(near[0])]
+            raise InputError(
+                f"site {label!r} was not fitted, did you mean {meant!r}? Rows of a site that is truly new go "
+                "without sites=, and are given the common center."
+            )
 
     def _rows_to_score(self, X: Any, sites: Any) -> tuple[Table, Array]:
         check_is_fitted(self)
@@ -166,11 +185,24 @@ class FittedMixture(WithErrors, BaseEstimator):
 
     def _table_to_predict(self, X: Any, sites: Any) -> Table:
         """As in fit, but one scalar may also name the site of all rows."""
+        X = self._in_order(X, sites)
         column = isinstance(sites, str) and is_frame(X) and sites in X.columns
         if sites is not None and np.ndim(sites) == 0 and not column:
             table = gather(X)
             return table._replace(labels=np.array([sites], dtype=object))
         return gather(X, sites)
+
+    def _in_order(self, X: Any, sites: Any) -> Any:
+        """The table with the columns of the fit in order, if it has all of them and nothing else but the sites'."""
+        columns = getattr(self, "feature_names_in_", None)
+        if columns is None or not is_frame(X):
+            return X
+        wanted = [str(name) for name in columns]
+        frame = nw.from_native(X, eager_only=True)
+        more = [name for name in frame.columns if name not in wanted]
+        if frame.columns == wanted or set(wanted) - set(frame.columns) or more not in ([], [sites]):
+            return X
+        return frame.select(*wanted, *more).to_native()
 
     def score_samples(self, X: Any, y: Any = None, *, sites: Any = None) -> Any:
         """Log-likelihood of every row under its site's mixture, ``(N,)``."""
