@@ -151,3 +151,12 @@ def test_a_fragment_for_notebooks_has_every_verdict_and_needs_neither_templates_
     assert "<td>&lt;b&gt;north</td><td>suspect</td><td>100</td>" in fragment
     assert "<td>a &amp; b</td><td>at the center</td>" in fragment
     assert fragment.count("<tr>") == 5
+
+
+def test_where_nothing_pulls_there_is_no_center_to_show():
+    model = made_up(4, 2, 2)
+    assert "Centers" in summary_text(model)
+    model.penalty_ = 0.0
+    text = " ".join(summary_text(model).split())
+    assert "Centers" not in text
+    assert "No center is shown: with a penalty of 0 every site was fitted alone" in text

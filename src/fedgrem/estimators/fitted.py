@@ -114,7 +114,7 @@ class FittedMixture(WithErrors, BaseEstimator):
         return found
 
     def _check_spelling(self, label: str) -> None:
-        """Refuse a site that was not fitted but reads like one that was; one that differs in a number is another site."""
+        """Refuse a site that reads like one that was fitted; one that differs in a number is another site."""
         names = [str(name) for name in self.site_names_]
         near = [
             name

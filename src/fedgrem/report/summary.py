@@ -255,6 +255,8 @@ def _headline(summary: Summary) -> list[str]:
 
 def _center_lines(summary: Summary, width: int) -> list[str]:
     """Parameters down, components across; the largest components and the most telling parameters if there are many."""
+    if summary.sharing == "alone" and summary.penalty == 0 and len(summary.sites) > 1:
+        return ["No center is shown: with a penalty of 0 every site was fitted alone, and nothing is common."]
     center, weights = np.array(summary.center), np.array(summary.center_weights)
     names = [short(name) for name in summary.parameters]
     space = width - max(map(n_cells, [*names, "typical weight"])) - 2
