@@ -71,8 +71,9 @@ def _played(
 ) -> Phase[tuple[Central, FitResult]]:
     """The rounds from a start, and how well the sites' rows are explained, if anybody wants to know."""
     central = spec.algorithm.begin(spec.family, start, found.n_rows, pull)
+    leans = shrunk and spec.algorithm.pool_weights is not False  # else every site has its own weights, as in the paper
     played = yield from play_rounds(spec, central, names)
-    central = _leaning(spec, played.central, pull.pulled) if shrunk else played.central
+    central = _leaning(spec, played.central, pull.pulled) if leans else played.central
     common = None if central.weights is None or not np.any(pull.weights_penalty) else np.array(central.weights)
     result = result_of(spec.family, names, played._replace(central=central), found.choice, common_weights=common)
     if spec.score:
