@@ -1,7 +1,8 @@
 """How often ``n_components="auto"`` finds the five components of the simulations: ``python benchmarks/components.py``.
 
 Every seed draws ten sites of 150 rows in ten dimensions, of which ``--hostile`` are not like the others. One line per
-similarity h: how often each number was chosen, by BIC and, on the same fits, by ICL; fits and seconds per choice.
+similarity h: how often each number was chosen, by BIC and, on the same fits, by ICL; how many curves of BIC zigzag,
+which is to rise and fall again by more than a standard error; fits and seconds per choice.
 """
 
 import argparse
@@ -20,6 +21,12 @@ from fedgrem.data.simulate import simulate
 from fedgrem.studies.runner import read_lines
 
 TRUE = 5
+
+
+def zigzags(value, error):
+    """Whether a curve rises and falls again by more than its standard errors."""
+    inner = range(1, len(value) - 1)
+    return any(min(value[j] - value[:j].min(), value[j] - value[j + 1 :].min()) > error[j] for j in inner)
 
 
 def choose(arguments, h, seed):
@@ -42,6 +49,7 @@ def choose(arguments, h, seed):
         "seed": seed,
         "bic": model.n_components_,
         "icl": int(curve["n_components"][np.argmin(curve["icl"])]),
+        "zigzags": zigzags(curve["bic"], curve["error"]),
         "fits": len(curve["bic"]),
         "exchanges": model.cost_["selection_exchanges"],
         "seconds": time.perf_counter() - begin,
@@ -77,7 +85,17 @@ def main():
                     file.write(json.dumps(done[-1]) + "\n")
     setting = f"covariance {arguments.covariance}" if arguments.model == "gmm" else f"noise {arguments.noise}"
     table = Table(title=f"{arguments.model}, {setting}, {arguments.hostile} hostile of 10")
-    for name in ("h", "seeds", f"BIC finds {TRUE}", "BIC chose", f"ICL finds {TRUE}", "ICL chose", "fits", "seconds"):
+    for name in (
+        "h",
+        "seeds",
+        f"BIC finds {TRUE}",
+        "BIC chose",
+        f"ICL finds {TRUE}",
+        "ICL chose",
+        "zigzags",
+        "fits",
+        "seconds",
+    ):
         table.add_column(name, justify="right")
     for h in arguments.h:
         lines = [line for line in done if line["h"] == h and line["seed"] < arguments.seeds]
@@ -85,6 +103,7 @@ def main():
         for criterion in ("bic", "icl"):
             chosen = [line[criterion] for line in lines]
             cells += [f"{chosen.count(TRUE) / len(lines):.0%}", told(chosen)]
+        cells.append(str(sum(line["zigzags"] for line in lines)))
         cells += [f"{np.median([line[key] for line in lines]):.3g}" for key in ("fits", "seconds")]
         table.add_row(*cells)
     Console().print(table)

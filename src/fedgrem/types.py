@@ -144,7 +144,7 @@ class FitResult(NamedTuple):
     entropy: Array | None = None
     """(K,) likewise, of the rows' components given the rows."""
     column_mean: Array | None = None
-    """(K, p) of every column at every site, in its own units; NaN where a site has not a single cell of it."""
+    """(K, p) of every column at every site, the response last, in its own units; NaN where a site has no cell of it."""
     column_deviation: Array | None = None
     """(K, p) likewise; 0 where a column is constant."""
     site_gaps: Array | None = None

@@ -46,6 +46,24 @@ def test_one_bad_site_cannot_set_the_scale_of_a_column_that_is_constant_at_the_o
     assert 0.5 <= noisy.scale[0] <= 3.0
 
 
+def test_rows_about_their_sites_means_know_as_much_as_one_row_fewer():
+    rows, target = GENERATOR.normal(3.0, 2.0, size=(12, 2)), GENERATOR.normal(size=12)
+    weight = GENERATOR.integers(1, 4, size=12).astype(float)
+    one = np.array([[5.0, 5.0]])
+    data = federation(rows, one, targets=[target, np.ones(1)], weights=[weight, np.ones(1)])
+    many, single = data.within_sites().sites
+    about = rows - np.average(rows, axis=0, weights=weight)
+    np.testing.assert_allclose((many.row_weight * many.rows.T) @ many.rows, (weight * about.T) @ about)
+    assert many.row_weight.sum() == weight.sum() - 1.0
+    np.testing.assert_allclose(many.row_weight @ many.target, 0.0, atol=1e-12)
+    assert np.all(single.rows == 0.0)
+    assert 0.0 < single.row_weight.sum() < 0.1
+    plan = UnitsPlan(standardize=True, intercept=True, within=True)
+    units = plan.units(*(np.ones((2, 3)) for _ in range(2)))
+    assert units.location.tolist() == [0.0] * 3
+    np.testing.assert_allclose(plan.apply(data, units).sites[0].rows[:, :2], many.rows)
+
+
 def test_rows_in_units_have_unit_deviation_and_an_intercept_on_demand():
     data = federation(GENERATOR.normal(3.0, 9.0, size=(50, 2)), targets=[GENERATOR.normal(-4.0, 0.1, size=50)])
     scaled = data.in_units(units_of(data), intercept=True)

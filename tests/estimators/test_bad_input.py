@@ -100,11 +100,10 @@ def test_one_label_for_all_rows_is_refused_in_fit():
         quick().fit(two_sites()["north"], sites=["north"] * 30)
 
 
-def test_a_site_with_fewer_rows_than_components_is_refused_by_name():
-    sites = two_sites()
-    sites["tiny"] = GENERATOR.normal(size=(1, 2))
-    with pytest.raises(InputError, match=r"site 'tiny' has 1 row.*fewer than the 2 components.*leave the site out"):
-        quick().fit(sites)
+def test_more_components_than_any_site_has_rows_are_refused():
+    sites = {"tiny": GENERATOR.normal(size=(1, 2)), "small": GENERATOR.normal(size=(3, 2))}
+    with pytest.raises(InputError, match=r"largest site, 'small', has 3 row.*fewer than the 4 components.*use fewer"):
+        quick(n_components=4).fit(sites)
 
 
 def test_duplicate_site_names_are_refused():

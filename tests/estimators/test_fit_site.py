@@ -112,11 +112,10 @@ def test_a_custom_mixture_takes_one_more_site():
     [
         (newcomer(), "north", "site 'north' is already in the model"),
         (newcomer(), "", "name must be a non-empty string"),
-        (newcomer(n=1), "new", "site 'new' has 1 row.s. with positive weight, fewer than the 2 components"),
         (np.full((9, 2), np.nan), "new", "site 'new' contains NaN"),
         ({"a": newcomer(), "b": newcomer()}, "new", "takes the rows of one site as one table; got 2"),
     ],
-    ids=["duplicate", "empty", "few", "nan", "several"],
+    ids=["duplicate", "empty", "nan", "several"],
 )
 def test_bad_newcomers_are_refused_by_name(model, rows, name, message):
     with pytest.raises(InputError, match=message):

@@ -14,6 +14,8 @@ from fedgrem.fit.selection import (
     best_number,
     criteria,
     degrees_of_freedom,
+    leads,
+    least_number,
     next_number,
     robust_total,
     tally,
@@ -38,7 +40,7 @@ def result(distance, noise=None, threshold=0.0, n_rows=(100.0, 50.0, 50.0), **ch
         "noise": noise, "center_noise": None if noise is None else np.zeros(noise.shape[1:]),
         "distance": distance, "n_rows": np.array(n_rows[:n_sites]), "n_rounds": 7, "converged": True, "unsettled": (),
         "history": {}, "influence": influence, "start_choice": np.zeros(n_sites),
-        "cost": {"start_exchanges": 2}, "path": {},
+        "cost": {"start_exchanges": 2, "rounds": 7, "score_exchanges": 1}, "path": {},
         "log_likelihood": np.arange(-3.0, n_sites - 3.0), "entropy": np.zeros(n_sites),
     }  # fmt: skip
     return FitResult(**values | changes)
@@ -83,6 +85,15 @@ def test_weights_that_are_the_common_ones_are_counted_once():
     assert together.own.tolist() == [0.0, 0.0, 1.0]
     assert together.shared == apart.shared + 1
     np.testing.assert_allclose(together.shared_cost - apart.shared_cost, 0.5 * LOG(150))
+
+
+def test_of_two_fits_the_one_with_the_better_bic_leads_by_more_than_rounding():
+    one = result([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]], log_likelihood=np.full(3, -9.0))
+    assert not leads(one, one, pooled=False)
+    assert not leads(one._replace(log_likelihood=np.full(3, -8.99)), one, pooled=False)
+    assert leads(one._replace(log_likelihood=np.full(3, -8.0)), one, pooled=False)
+    apart = result([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]], log_likelihood=np.full(3, -8.0))
+    assert not leads(apart, one, pooled=False)  # three parameters a site more
 
 
 def test_pooled_rows_are_one_site():
@@ -238,6 +249,33 @@ def test_a_plain_sum_would_have_been_fooled():
     says = np.array([[value] * 9 + [200.0 * number] for number, value in HONEST.items()])
     assert np.argmax(says.sum(axis=1)) == 4
     assert np.diff(robust_total(says, np.full(10, 150.0))).round(6).tolist() == [1000.0, 1000.0, 20.0, 20.0]
+
+
+def test_counts_of_parameters_never_fall_and_the_larger_fit_keeps_its_own():
+    counts = {1: 10.0, 2: 60.0, 3: 30.0, 4: 44.0}
+    curve = criteria([
+        made_up(n, [-400.0] * 4, [150.0] * 4, own=np.full(4, own), shared=n) for n, own in counts.items()
+    ])  # fmt: skip
+    assert curve["n_parameters"].tolist() == [41.0, 123.0, 123.0, 180.0]
+
+
+def test_errors_are_those_of_the_differences_from_the_best():
+    generator = np.random.default_rng(0)
+    base, lead = generator.normal(size=8) * 50.0, np.array([1.0, 4.0, 2.0, 3.0, 5.0, -60.0, 2.5, 90.0])
+    tallies = [made_up(1, base - 100.0 - lead, [150.0] * 8), made_up(2, base, [150.0] * 8)]
+    found = criteria(tallies)["error"]
+    kept = np.clip(lead, *np.sort(lead)[[2, 5]])  # two of eight at either end are winsorized
+    np.testing.assert_allclose(found, [2.0 * 8 * kept.std(ddof=1) / np.sqrt(8) / 0.5, 0.0], atol=1e-9)
+    assert np.isnan(criteria([made_up(1, [-9.0], [4.0])])["error"]).all()
+
+
+@pytest.mark.parametrize(("flat", "wanted"), [(True, 3), (False, 4)])
+def test_of_numbers_that_are_not_clearly_worse_the_smallest_is_chosen(flat, wanted):
+    unsure = np.linspace(-20.0, 20.0, 10) if flat else np.zeros(10)
+    tallies = [made_up(n, HONEST[n] + (n == 4) * (unsure + 4.0), np.full(10, 150.0)) for n in (1, 2, 3, 4)]
+    curve = criteria(tallies)
+    assert least_number(curve, "bic") == 4
+    assert best_number(curve, "bic") == wanted
 
 
 def test_a_site_that_missed_a_fit_is_left_out_of_all():

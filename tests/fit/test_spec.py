@@ -41,7 +41,7 @@ OTHERS = [
 CHANGES = {
     "penalty": 0.5, "fallback": False, "max_rounds": 7, "tol": 0.0, "seed": 2**40, "missing": True, "score": True,
     "look": False, "standard_errors": False, "columns": ("age", "body mass"), "n_components": 9,
-    "start": StartPlan(3, 4, 5, 6, "exhaustive", 0), "units": UnitsPlan(True, False, True),
+    "start": StartPlan(3, 4, 5, 6, "exhaustive", 0), "units": UnitsPlan(True, False, True, (0, 2), True),
 }  # fmt: skip
 
 
@@ -97,7 +97,15 @@ def test_every_field_comes_back(name):
 
 
 def test_the_fields_above_are_all_but_the_objects_and_the_given_start():
-    assert set(CHANGES) == {f.name for f in fields(FitSpec)} - {"family", "algorithm", "given"}
+    assert set(CHANGES) == {f.name for f in fields(FitSpec)} - {"family", "algorithm", "given", "smaller"}
+
+
+def test_the_center_of_a_smaller_fit_comes_back_and_one_per_site_is_refused():
+    center = Params(np.array([0.25, 0.75]), np.array([[1.0, 0.1], [2.0, -3.0]]), np.full((1, 3), 0.1))
+    for leaf, found in zip(center, again(replace(SPEC, smaller=center)).smaller, strict=True):
+        np.testing.assert_array_equal(found, leaf)
+    with pytest.raises(InputError, match=r"the spec's smaller start is not weights \(R\) and theta \(R, q\)"):
+        read_spec(plain(smaller={"weights": [[1.0]], "theta": [[[1.0]]]}))
 
 
 def test_infinity_comes_back_though_json_has_none():
@@ -127,7 +135,13 @@ def test_a_spec_is_one_line_of_plain_values():
     line = FitSpec(LinearRegression("shared"), FedEMSA(), 3, columns=("a", "b")).to_json()
     assert "\n" not in line
     assert json.loads(line)["algorithm"]["name"] == "fedem-sa"
-    assert json.loads(line)["units"] == {"standardize": False, "move": True, "intercept": False, "scaled": None}
+    assert json.loads(line)["units"] == {
+        "standardize": False,
+        "move": True,
+        "intercept": False,
+        "scaled": None,
+        "within": False,
+    }
 
 
 def test_what_is_left_out_has_its_default():

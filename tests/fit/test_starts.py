@@ -1,5 +1,7 @@
 """Starts: planted mixtures are found, labels agree across sites, and EM says what it has reached."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from fedgrem.families.gaussian import Gaussian
 from fedgrem.fit.em import Prior, em, first_best
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, StartPlan
-from fedgrem.fit.starts import breed, joint_scores
+from fedgrem.fit.starts import breed, grown, joint_scores
 from fedgrem.fit.tasks import StartReply, _thinned
 from fedgrem.kernels.scores import parameter_errors
 from fedgrem.types import Params
@@ -47,6 +49,29 @@ def test_starts_do_not_hang_on_the_order_of_the_sites(case):
     order = np.linalg.norm(here.theta[0][:, None] - there.theta[2], axis=-1).argmin(axis=1)  # labels are free
     np.testing.assert_allclose(here.theta, there.theta[::-1, order], rtol=1e-8)
     np.testing.assert_array_equal(here.start_choice, there.start_choice[::-1])
+
+
+def test_a_smaller_fit_is_grown_by_what_it_lacks():
+    smaller = Params(np.array([0.4, 0.6]), np.array([[0.0, 0.0], [5.0, 0.0]]))
+    found = Params(np.full(3, 1 / 3), np.array([[5.1, 0.0], [0.0, 4.0], [0.2, 0.1]]))
+    start = grown(GAUSSIAN.family, smaller, found, 7)
+    np.testing.assert_allclose(start.weights, np.tile([0.8 / 3, 1.2 / 3, 1 / 3], (7, 1)))
+    np.testing.assert_array_equal(start.theta, np.tile([[0.0, 0.0], [5.0, 0.0], [0.0, 4.0]], (7, 1, 1)))
+    assert start.noise is None
+    np.testing.assert_array_equal(grown(GAUSSIAN.family, found, smaller, 2).theta[1], found.theta)
+
+
+def test_a_fit_that_begins_badly_is_saved_by_a_smaller_one():
+    data = GAUSSIAN.federation(20, (150, 120, 180))
+    alone = fit(GAUSSIAN, data, max_rounds=50)
+    alike = Params(np.full((3, 2), 0.5), np.zeros((3, 2, 2)))  # EM cannot tell two components apart that are one
+    spec = FitSpec(GAUSSIAN.family, FedGrEM(), 2, 2.0, fallback=False, look=False, given=alike, score=True)
+    bad = run(spec, InProcess(data, spec))
+    spec = replace(spec, smaller=Params(alone.weights.mean(axis=0), alone.center, alone.center_noise))
+    saved = run(spec, InProcess(data, spec))
+    assert saved.log_likelihood.sum() > bad.log_likelihood.sum() + 100.0
+    np.testing.assert_allclose(saved.center, alone.center, atol=1e-3)
+    assert saved.cost["rounds"] > saved.n_rounds
 
 
 def test_restarts_that_look_at_some_rows_see_all_of_the_range_and_no_padding():

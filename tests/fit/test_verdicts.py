@@ -36,7 +36,7 @@ def draw(generator, n_sites=10, spread=0.0, n_rows=150.0):
     rows = np.broadcast_to(n_rows, n_sites).astype(float)
     deviance = (1.0 + rows * spread) * generator.chisquare(DEGREES, n_sites)
     log_likelihood = rows * (-15.0 + 0.2 * generator.normal(size=n_sites) * np.sqrt(150.0 / rows))
-    return Sightings(rows, log_likelihood + 0.5 * DEGREES, deviance, np.zeros(n_sites), DEGREES)
+    return Sightings(rows, 10.0 * rows, log_likelihood + 0.5 * DEGREES, deviance, np.zeros(n_sites), DEGREES)
 
 
 def suspects(seen, others=None):
@@ -138,6 +138,20 @@ def test_a_site_that_was_away_is_not_judged_and_the_others_are():
     assert found.count(NOT_JUDGED) == 1
 
 
+def test_a_site_of_few_cells_is_not_judged_and_says_nothing_about_the_others():
+    seen = draw(np.random.default_rng(6))
+    few = np.arange(10) < 4
+    odd = seen._replace(
+        cells=np.where(few, 2.0 * DEGREES - 1.0, seen.cells),
+        deviance=np.where(few, 1e4, seen.deviance),
+        log_likelihood=np.where(few, 1e6, seen.log_likelihood),
+    )
+    assert (np.array(verdict(odd)) == NOT_JUDGED).tolist() == few.tolist()
+    alone = Sightings(*(leaf[~few] for leaf in seen[:5]), DEGREES)
+    np.testing.assert_allclose(p_value(score(odd))[~few], p_value(score(alone)))
+    assert NOT_JUDGED not in verdict(odd._replace(cells=np.full(10, 2.0 * DEGREES)))
+
+
 def test_words_go_by_components_where_the_pull_decides():
     seen = draw(np.random.default_rng(7), n_sites=4)
     distance = np.array([[0.0, 0.0], [0.0, 0.9], [0.5, 1.1], [0.0, 0.0]])
@@ -153,7 +167,7 @@ def test_words_go_by_deviance_where_no_pull_decides():
 def test_the_order_of_sites_does_not_matter():
     seen = draw(np.random.default_rng(8), spread=0.1)
     order = np.random.default_rng(9).permutation(10)
-    turned = Sightings(*(leaf[order] for leaf in seen[:4]), seen.degrees)
+    turned = Sightings(*(leaf[order] for leaf in seen[:5]), seen.degrees)
     np.testing.assert_allclose(p_value(score(turned)), p_value(score(seen))[order])
 
 
@@ -170,7 +184,7 @@ def test_one_more_site_is_held_against_those_that_were_there():
     others, new = draw(generator), draw(generator, n_sites=2)
     new.deviance[1] *= 30.0
     assert suspects(new, others).tolist() == [False, True]
-    alone = Sightings(*(leaf[:1] for leaf in new[:4]), DEGREES)
+    alone = Sightings(*(leaf[:1] for leaf in new[:5]), DEGREES)
     assert p_value(score(alone, others))[0] == p_value(score(new, others))[0]
 
 
@@ -223,7 +237,7 @@ def test_a_site_without_a_column_is_judged_by_its_distance_alone():
     deviance = generator.chisquare(12.0, size=10)
     log_likelihood = -10.0 * n_rows + generator.normal(scale=10.0, size=10)
     log_likelihood[3] += 1.4 * n_rows[3]  # a column less to explain
-    seen = Sightings(n_rows, log_likelihood, deviance, deviance / 4.0, 12.0)
+    seen = Sightings(n_rows, 10.0 * n_rows, log_likelihood, deviance, deviance / 4.0, 12.0)
     assert p_value(score(seen))[3] < 0.01
     found = score(seen._replace(whole=np.arange(10) != 3))
     assert np.isnan(found.fit[3])

@@ -58,6 +58,7 @@ def made_up(n_sites=5, n_features=3, n_components=2, *, cls=FederatedGaussianMix
         "p_distance": np.where(far, 1e-6, 0.5),
         "p_fit": np.full(n_sites, 0.5),
         "p_value": np.where(far, 2e-6, 1.0),
+        "judged_from": np.ones(n_sites),
         "degrees": 10.0,
     }
     falling = 10.0 ** -np.arange(float(n_rounds))

@@ -117,7 +117,7 @@ def test_a_text_fits_its_width_and_says_what_it_leaves_out(width, n_sites, n_com
 def test_a_text_tells_the_number_of_components_the_centers_the_sites_and_the_verdicts():
     model = made_up(5, 2, 2)
     model.selection_ = {name: np.array([2]) for name in ("n_components", "n_parameters", "rounds", "settled")}
-    model.selection_ |= {name: np.array([1.5]) for name in ("log_likelihood", "bic", "icl")}
+    model.selection_ |= {name: np.array([1.5]) for name in ("log_likelihood", "bic", "icl", "error")}
     text = summary_text(model)
     parts = ["How many components: 2, by BIC", "Gaussian mixture: 2 components over 5 sites, 500 rows", "Centers",
              "Sites", "1 of 5 sites is suspect: site-4 (30.0 from the center"]  # fmt: skip
@@ -151,3 +151,12 @@ def test_a_fragment_for_notebooks_has_every_verdict_and_needs_neither_templates_
     assert "<td>&lt;b&gt;north</td><td>suspect</td><td>100</td>" in fragment
     assert "<td>a &amp; b</td><td>at the center</td>" in fragment
     assert fragment.count("<tr>") == 5
+
+
+def test_where_nothing_pulls_there_is_no_center_to_show():
+    model = made_up(4, 2, 2)
+    assert "Centers" in summary_text(model)
+    model.penalty_ = 0.0
+    text = " ".join(summary_text(model).split())
+    assert "Centers" not in text
+    assert "No center is shown: with a penalty of 0 every site was fitted alone" in text

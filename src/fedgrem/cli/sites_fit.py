@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +82,7 @@ def fit(
     from fedgrem.engines.flare.operate import Fit, begin, only_fit, session
     from fedgrem.engines.remote.roster import Rules
     from fedgrem.estimators.network import spec_for
-    from fedgrem.estimators.selection import candidate, fewest
+    from fedgrem.estimators.selection import candidate, numbers_of
 
     check_folder(out, force=force)
     numbers = read_components(components)
@@ -92,7 +93,7 @@ def fit(
         raise InputError("--table needs --columns and --types: over a network no site shows what its columns hold.")
     model = estimator(options, regression)
     fixed = isinstance(numbers, int)
-    spec = spec_for(model if fixed else candidate(model, fewest(numbers)), names, score=not fixed)
+    spec = spec_for(model if fixed else candidate(model, min(numbers_of(numbers), default=1)), names, score=not fixed)
     quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
     more: dict[str, Any] = {"regression": regression, "options": options, "out": str(out.resolve())}
     more |= {} if fixed else {RUNS: [], DONE: False}
@@ -188,12 +189,15 @@ def next_fit(study: Study, fit: Fit, run: str) -> Fit:
     columns = None if fit.spec.columns is None else list(fit.spec.columns)
     search = search_of(study, model, more)
     number = search.next()
+    done = number is None
     if number is None:
         search.warn()
-        spec = spec_for(copy_with(model, n_components=search.best), columns)
+        number = search.best
+        spec = spec_for(copy_with(model, n_components=number), columns, score=True)
     else:
         spec = spec_for(candidate(model, number), columns, score=True)
-    return fit._replace(spec=spec, more=more | {DONE: number is None})
+    spec = replace(spec, smaller=search.smaller(number))
+    return fit._replace(spec=spec, more=more | {DONE: done})
 
 
 def search_of(study: Study, model: Any, more: dict[str, Any]) -> Any:

@@ -12,6 +12,8 @@ from fedgrem.types import Array
 
 LARGEST, LEAST_VARIATION = 1e100, 1e-100
 """Of a value, and of a column: squares of what is larger are infinite, or soon will be, and of what is smaller zero."""
+LEAST_KEPT = 0.01
+"""Of the weight of a site's rows, where one row is taken about itself."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,6 @@ class Federation:
         row_weights: Sequence[Array] | None = None,
         *,
         columns: Sequence[str] | None = None,
-        min_rows: int = 1,
         missing_allowed: bool = False,
     ) -> "Federation":
         """Check every site and put them together; each complaint names the site, what was got, and what to do.
@@ -92,7 +93,7 @@ class Federation:
         for k, name in enumerate(names):
             target = None if targets is None else targets[k]
             weight = np.ones(len(rows[k])) if row_weights is None else row_weights[k]
-            _check_site(name, rows[k], target, weight, labels, names[0], min_rows, missing_allowed)
+            _check_site(name, rows[k], target, weight, labels, names[0], missing_allowed)
             sites.append(Site(name, rows[k], target, weight))
         return cls(tuple(sites), labels)
 
@@ -119,6 +120,26 @@ class Federation:
             target = None if site.target is None else (site.target - units.location[-1]) / units.scale[-1]
             sites.append(Site(site.name, rows, target, site.row_weight))
         return Federation(tuple(sites), (*self.columns, "intercept") if intercept else self.columns)
+
+    def within_sites(self) -> "Federation":
+        r"""Columns and response about each site's weighted means, as rows that have lost nothing by that.
+
+        n rows about their mean know as much of slopes and noise as n - 1 rows: the deviations grow by
+        :math:`\sqrt{n/(n-1)}`, and row weights shrink by the square of that. One row knows next to nothing.
+        """
+        sites = []
+        for site in self.sites:
+            total = float(site.row_weight.sum())
+            kept = max(1.0 - 1.0 / total, LEAST_KEPT)
+            grown = 1.0 / np.sqrt(kept) if kept > LEAST_KEPT else 1.0
+            share = site.row_weight / total
+
+            def about(values: Array, share: Array = share, grown: float = grown) -> Array:
+                return np.asarray(grown * (values - share @ values))
+
+            target = None if site.target is None else about(site.target)
+            sites.append(Site(site.name, about(site.rows), target, kept * site.row_weight))
+        return Federation(tuple(sites), self.columns)
 
     def check_columns(self, *, constant_allowed: bool) -> None:
         """Refuse a column that says nothing at any site: all zeros, or one value where no intercept can be meant."""
@@ -211,7 +232,6 @@ def _check_site(
     weight: Array,
     columns: tuple[str, ...],
     first_name: str,
-    min_rows: int,
     missing_allowed: bool,
 ) -> None:
     if rows.ndim != 2 or rows.shape[1] != len(columns):
@@ -222,7 +242,7 @@ def _check_site(
     if rows.shape[1] == 0:
         raise InputError(f"site {name!r} has 0 feature(s) (shape={rows.shape}) while a minimum of 1 is required.")
     if len(rows) == 0:
-        raise InputError(f"site {name!r} has no rows; leave it out, or give it at least {min_rows}.")
+        raise InputError(f"site {name!r} has no rows; leave it out, or give it some.")
     check_finite(name, np.where(np.isnan(rows), 0.0, rows) if missing_allowed else rows, columns)
     if target is not None:
         if target.shape != (len(rows),):
@@ -231,14 +251,8 @@ def _check_site(
             )
         check_finite(name, target[:, None], ("y",))
     _check_weight(name, weight, len(rows))
-    used = int((weight > 0).sum())
-    if used == 0:
+    if not (weight > 0).any():
         raise InputError(f"site {name!r} has only sample weights of zero; leave it out, or weigh some rows.")
-    if used < min_rows:
-        raise InputError(
-            f"site {name!r} has {used} row(s) with positive weight, fewer than the {min_rows} components to fit; "
-            "use fewer components, leave the site out, or merge it with a similar one."
-        )
 
 
 def _check_weight(name: str, weight: Array, n_rows: int) -> None:

@@ -52,6 +52,8 @@ class UnitsPlan(NamedTuple):
     scaled: tuple[int, ...] | None = None
     """Places of the columns that are centered and scaled, as the others hold codes and counts; None is all columns.
     One of them that is constant at a site tells nothing there, and counts as missing in a fit."""
+    within: bool = False
+    """Whether columns and response are taken about each site's own means, which a site intercept stands for."""
 
     @property
     def as_it_is(self) -> bool:
@@ -67,7 +69,7 @@ class UnitsPlan(NamedTuple):
         if self.scaled is not None:
             among = np.isin(np.arange(width), self.scaled)
             units = Units(np.where(among, units.location, 0.0), np.where(among, units.scale, 1.0))
-        return units if self.move else units._replace(location=np.zeros(width))
+        return units if self.move and not self.within else units._replace(location=np.zeros(width))
 
     def constant(self, deviations: Array) -> Array:
         """Which columns count as missing, because they are constant at a site, by deviations ``(..., p)``."""
@@ -77,9 +79,14 @@ class UnitsPlan(NamedTuple):
         return found
 
     def apply(self, federation: Federation, units: Units | None, *, fitting: bool = True) -> Federation:
-        """The same rows in these units; in a fit without columns that are constant at a site."""
+        """The same rows in these units; in a fit about their sites' means, if asked for, and without constant columns.
+
+        Rows to predict are not taken about their own means, but about those of the fit, which the intercepts know.
+        """
         if fitting and self.scaled:
             federation = Federation(tuple(self._without(site) for site in federation.sites), federation.columns)
+        if fitting and self.within:
+            federation = federation.within_sites()
         return federation if units is None else federation.in_units(units, intercept=self.intercept)
 
     def _without(self, site: Site) -> Site:

@@ -23,7 +23,7 @@ from fedgrem.estimators.newcomer import fit_site
 from fedgrem.estimators.notes import ColumnWarning, column_notes
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
 from fedgrem.estimators.progress import teller
-from fedgrem.estimators.selection import Search, check_components, choose, fewest, is_fixed
+from fedgrem.estimators.selection import Search, check_components, choose, is_fixed
 from fedgrem.estimators.verdicts import expose_verdicts, log_volume
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
@@ -109,11 +109,12 @@ class BaseFederatedMixture(FittedMixture):
             chosen, search = self, None
             if not is_fixed(self.n_components):
 
-                def fitted(one: Self, tell: Callable[[Progress], None]) -> Tally:
-                    return one._tally(one._run(federation, engine, tell, score=True))
+                def fitted(one: Self, smaller: Params | None, tell: Callable[[Progress], None]) -> Tally:
+                    return one._tally(one._run(federation, engine, tell, score=True, smaller=smaller))
 
                 chosen, search = choose(self, federation, fitted, tell)
-            result = chosen._run(federation, engine, tell)
+            smaller = None if search is None else search.smaller(search.best)
+            result = chosen._run(federation, engine, tell, smaller=smaller)
         self._take_over(result, table.labels, search)
         return self
 
@@ -147,9 +148,10 @@ class BaseFederatedMixture(FittedMixture):
         on_progress: Callable[[Progress], None] | None,
         *,
         score: bool = False,
+        smaller: Params | None = None,
     ) -> FitResult:
         """One fit of a number of components."""
-        spec = self._spec(score=score)
+        spec = replace(self._spec(score=score or smaller is not None), smaller=smaller)
         if engine != IN_PROCESS:
             elsewhere: FitResult = fit_elsewhere(spec, federation, engine, on_progress).result
             return elsewhere
@@ -266,7 +268,6 @@ class BaseFederatedMixture(FittedMixture):
             None if target is None else [target[rows_of_site] for rows_of_site in members],
             [weight[rows_of_site] for rows_of_site in members],
             columns=None if columns is None else [str(name) for name in columns],
-            min_rows=fewest(self.n_components),
             missing_allowed=self._missing_allowed(),
         )
         federation.check_columns(constant_allowed=has_target)

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+import narwhals as nw
 import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator
@@ -194,11 +195,24 @@ class FittedMixture(WithErrors, BaseEstimator):
 
     def _table_to_predict(self, X: Any, sites: Any) -> Table:
         """As in fit, but one scalar may also name the site of all rows."""
+        X = self._in_order(X, sites)
         column = isinstance(sites, str) and is_frame(X) and sites in X.columns
         if sites is not None and np.ndim(sites) == 0 and not column:
             table = gather(X)
             return table._replace(labels=np.array([sites], dtype=object))
         return gather(X, sites)
+
+    def _in_order(self, X: Any, sites: Any) -> Any:
+        """The table with the columns of the fit in order, if it has all of them and nothing else but the sites'."""
+        columns = getattr(self, "feature_names_in_", None)
+        if columns is None or not is_frame(X):
+            return X
+        wanted = [str(name) for name in columns]
+        frame = nw.from_native(X, eager_only=True)
+        more = [name for name in frame.columns if name not in wanted]
+        if frame.columns == wanted or set(wanted) - set(frame.columns) or more not in ([], [sites]):
+            return X
+        return frame.select(*wanted, *more).to_native()
 
     def score_samples(self, X: Any, y: Any = None, *, sites: Any = None) -> Any:
         """Log-likelihood of every row under its site's mixture, ``(N,)``."""

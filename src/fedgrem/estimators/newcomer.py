@@ -61,6 +61,11 @@ def _check_name(model: "BaseFederatedMixture", name: Any) -> str:
 
 
 def _check_center(model: "BaseFederatedMixture") -> None:
+    if model._units_plan().within:
+        raise InputError(
+            "one more site cannot join a fit with intercept='site' yet; fit again with the new site, or with "
+            "intercept='component'."
+        )
     traits = as_algorithm(model.algorithm).traits
     if traits.center:
         raise InputError(
@@ -92,7 +97,6 @@ def _federation(model: "BaseFederatedMixture", rows: Any, y: Any, name: str, sam
         None if target is None else [np.asarray(target, dtype=float)],
         None if weight is None else [np.asarray(weight, dtype=float)],
         columns=None if columns is None else [str(column) for column in columns],
-        min_rows=model.weights_.shape[1],
         missing_allowed=model._missing_allowed(),
     )
 
@@ -127,7 +131,7 @@ def _fit_one(model: "BaseFederatedMixture", federation: Federation, name: str) -
 
 def _append(model: "BaseFederatedMixture", result: FitResult) -> None:
     """Add the new site behind the others, in everything that has one entry per site."""
-    seen = sightings(result)
+    seen = sightings(result, has_target=model._has_target)
     scores = score(seen, remembered(model))
     verdict = judge(model, scores, seen, result)
     nobody = np.zeros(1)  # it has no part in the center, and leaving it out moves nothing

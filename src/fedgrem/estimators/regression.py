@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from fedgrem.data.federation import Units
 from fedgrem.data.tables import gather_values, split_like
 from fedgrem.data.units import UnitsPlan
+from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.estimators.parameters import check_choice, check_switch
 from fedgrem.families.base import Family
@@ -34,6 +35,11 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         common one like the coefficients.
     fit_intercept : bool or "auto", default="auto"
         "auto" does, except with ``noise="unit"``.
+    intercept : {"component", "site"}, default="component"
+        "component": every component has an intercept, common to the sites at the center. "site": every site has one
+        besides, which is not pulled, so that differences between sites in level do not leak into the slopes: the fit
+        runs on columns and response about each site's own means, as a within (fixed-effects) estimator does. Of columns
+        that do not vary within any site nothing can be said then.
     weights_init : array of shape (K, R), optional
     coef_init : array of shape (K, R, p), optional
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
@@ -45,7 +51,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     site_names_ : (K,)
     weights_, coef_, intercept_, noise_ : (K, R), (K, R, p), (K, R), (K, R) standard deviations
     center_, center_weights_ : (R, p) the common center, and the median weights that go with it, (R,)
-    center_intercept_, center_noise_ : (R,)
+    center_intercept_, center_noise_ : (R,); with ``intercept="site"`` the intercept of the middle site
     weights_se_, coef_se_, intercept_se_, center_se_, center_intercept_se_ : standard errors, see :meth:`intervals`
         NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     location_, scale_ : (p + 1,) the units in which the fit ran, the response last
@@ -72,6 +78,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         *,
         noise: str = "shared",
         fit_intercept: bool | str = "auto",
+        intercept: str = "component",
         penalty: float | str = "auto",
         algorithm: Any = "fedgrem",
         criterion: str = "bic",
@@ -94,16 +101,22 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     def _check_parameters(self) -> None:
         check_choice("noise", self.noise, NOISES)
         check_switch("fit_intercept", self.fit_intercept)
+        check_choice("intercept", self.intercept, ("component", "site"))
+        if self.intercept == "site" and self.coef_init is not None:
+            raise InputError("coef_init does not go with intercept='site' yet; leave it out.")
         super()._check_parameters()
 
     # -- units: the fit is standardized, what is reported is not
 
     def _has_intercept(self) -> bool:
+        if self.intercept == "site":  # components differ by one where slopes do and sites differ in their columns
+            return True
         return self.noise != "unit" if self.fit_intercept == "auto" else bool(self.fit_intercept)
 
     def _units_plan(self) -> UnitsPlan:
         # Nothing may be moved where a line goes through the origin.
-        return UnitsPlan(self.noise != "unit", move=self._has_intercept(), intercept=self._has_intercept())
+        with_ones, within = self._has_intercept(), self.intercept == "site"
+        return UnitsPlan(self.noise != "unit", move=with_ones, intercept=with_ones, within=within)
 
     def _fit_units(self) -> Units | None:
         return None if self._units_plan().as_it_is else Units(self.location_, self.scale_)
@@ -119,6 +132,13 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         self.scale_ = np.ones(n_features + 1) if result.scale is None else result.scale
         self.coef_, self.intercept_ = self._out_of_units(result.theta)
         self.center_, self.center_intercept_ = self._out_of_units(result.center)
+        if self.intercept == "site":
+            assert result.column_mean is not None
+            assert result.seen is not None
+            self.n_rows_ = result.seen[:, -1]  # the fit counts one fewer, which the site's means took
+            x, y = result.column_mean[:, None, :-1], result.column_mean[:, None, -1]
+            self.intercept_ = self.intercept_ + y - np.sum(x * self.coef_, axis=-1)
+            self.center_intercept_ = self.center_intercept_ + np.median(y - np.sum(x * self.center_, axis=-1), axis=0)
         self.noise_ = np.ones(self.weights_.shape)
         self.center_noise_ = np.ones(self.weights_.shape[1])
         if result.noise is not None and result.center_noise is not None:
@@ -151,6 +171,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
             if errors is not None:  # without an intercept, 0 is what it is
                 line = errors[..., :-1] if self._has_intercept() else errors
                 level = errors[..., -1] if self._has_intercept() else np.zeros(errors.shape[:-1])
+                if self.intercept == "site":  # that of the site's means was not asked for
+                    level = np.full(errors.shape[:-1], np.nan)
             setattr(self, f"{name or 'coef_'}se_", line)
             setattr(self, f"{name}intercept_se_", level)
 

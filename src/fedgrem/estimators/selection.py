@@ -16,7 +16,7 @@ from fedgrem.estimators.parameters import check_count
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.selection import LARGEST, Tally, best_number, criteria, next_number
 from fedgrem.fit.spec import PAPERS_PENALTY
-from fedgrem.types import Array
+from fedgrem.types import Array, Params
 
 if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
@@ -51,14 +51,9 @@ def is_fixed(value: Any) -> bool:
     return isinstance(value, Integral)
 
 
-def numbers(value: Any) -> list[int]:
+def numbers_of(value: Any) -> list[int]:
     """The numbers to choose from, each once, the smallest first; none for "auto"."""
     return [] if isinstance(value, str) else sorted({int(n) for n in ([value] if is_fixed(value) else value)})
-
-
-def fewest(value: Any) -> int:
-    """The smallest number of components that may be fitted: every site must have as many rows."""
-    return min(numbers(value), default=1)
 
 
 class Search:
@@ -68,26 +63,31 @@ class Search:
     ----------
     wanted : several numbers, or "auto".
     criterion : "bic" or "icl".
-    rows : of every site: none is asked for more components than it has rows.
+    rows : of every site: none is tried that exceeds the rows of the largest site.
     """
 
     def __init__(self, wanted: Any, criterion: str, rows: Mapping[str, float]) -> None:
         self.tallies: list[Tally] = []
         self._criterion = criterion
-        self._smallest, self._limit = min(rows.items(), key=lambda item: item[1], default=("", np.inf))
-        listed = numbers(wanted)
+        self._largest, self._limit = max(rows.items(), key=lambda item: item[1], default=("", np.inf))
+        listed = numbers_of(wanted)
         self._auto = not listed
         self._left, self._beyond = ([n for n in listed if (n > self._limit) is beyond] for beyond in (False, True))
 
     @property
     def curve(self) -> dict[str, Array]:
         """The curve so far."""
-        return criteria(self.tallies)
+        return criteria(self.tallies, self._criterion)
 
     @property
     def best(self) -> int:
-        """The number of the least criterion so far."""
+        """The number to choose so far."""
         return best_number(self.curve, self._criterion)
+
+    def smaller(self, number: int) -> Params | None:
+        """The center of the largest fit so far with no more components than this, for a fit to begin at."""
+        below = [one for one in self.tallies if one.n_components <= number]
+        return max(below, key=lambda one: one.n_components).center if below else None
 
     @property
     def exchanges(self) -> int:
@@ -107,8 +107,8 @@ class Search:
         if self._beyond or (self._auto and best == tried[-1] == self._limit):
             listed = ", ".join(map(str, self._beyond[:5])) + (", ..." if len(self._beyond) > 5 else "")
             told.append(
-                f"{listed or 'more than that'} not tried, because site {self._smallest!r} has only {self._limit:.6g} "
-                "row(s); leave it out to try more"
+                f"{listed or 'more than that'} not tried, because the largest site, {self._largest!r}, has only "
+                f"{self._limit:.6g} row(s)"
             )
         if best == tried[-1] and (self._auto or len(tried) > 1):
             told.append(f"the choice, {best}, is the largest tried; more may be better still, so give a wider range")
@@ -137,12 +137,12 @@ def copy_with(model: Model, **changes: Any) -> Model:
 def choose(
     model: Model,
     federation: Federation,
-    fitted: Callable[[Model, Callable[[Progress], None]], Tally],
+    fitted: Callable[[Model, Params | None, Callable[[Progress], None]], Tally],
     on_progress: Callable[[Progress], None] | None,
 ) -> tuple[Model, Search]:
     """A copy of the model with the best number of components, and how it was found.
 
-    ``fitted`` fits a copy of the model and counts.
+    ``fitted`` fits a copy of the model, also from the center of a smaller fit, and counts.
     """
     check_no_starts(model)
     model = copy_with(model, random_state=model._seed())  # one seed for all fits, whatever it came from
@@ -150,7 +150,8 @@ def choose(
     search = Search(model.n_components, model.criterion, rows)
     tell = on_progress or (lambda _: None)
     while (number := search.next()) is not None:
-        search.tallies.append(fitted(candidate(model, number), partial(_tell, tell, number)))
+        one = candidate(model, number)
+        search.tallies.append(fitted(one, search.smaller(number), partial(_tell, tell, number)))
     search.warn(stacklevel=3)
     return copy_with(model, n_components=search.best), search
 

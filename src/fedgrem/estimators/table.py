@@ -190,9 +190,10 @@ class FederatedTableMixture(FederatedDensity):
         on_progress: Callable[[Progress], None] | None,
         *,
         score: bool = False,
+        smaller: Params | None = None,
     ) -> FitResult:
         self._agreed = federation.types
-        return super()._run(federation, engine, on_progress, score=score)
+        return super()._run(federation, engine, on_progress, score=score, smaller=smaller)
 
     def _spec(self, *, score: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
         if columns is not None:  # over a network, where the sites' values are not seen

@@ -7,6 +7,7 @@ import numpy as np
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.fit.selection import degrees_of_freedom
 from fedgrem.fit.verdicts import (
+    JUDGED_FROM,
     NOT_JUDGED,
     Scores,
     Sightings,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
 
 PER_SITE = ("deviance", "fitted", "log_likelihood", "distance", "expected", "limit", "p_distance", "fit", "p_fit",
-            "p_value", "leave_one_out", "in_fit", "log_volume")  # fmt: skip
+            "p_value", "leave_one_out", "in_fit", "log_volume", "cells", "judged_from")  # fmt: skip
 """Of the evidence, what has one entry per site."""
 
 
@@ -40,7 +41,7 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
         model.site_verdict_ = np.full(len(result.site_names), NOT_JUDGED)
         model.site_evidence_ = {}
         return
-    seen = sightings(result)
+    seen = sightings(result, has_target=model._has_target)
     scores = score(seen)
     model.site_verdict_ = judge(model, scores, seen, result)
     volume = log_volume(model, result)
@@ -53,19 +54,18 @@ def log_volume(model: "BaseFederatedMixture", result: FitResult) -> Array:
     return model._log_volume(result.seen, result.scale)
 
 
-def sightings(result: FitResult) -> Sightings:
+def sightings(result: FitResult, *, has_target: bool) -> Sightings:
     """What the rounds and the last look say of every site."""
     assert result.look is not None
+    assert result.seen is not None
+    cells = result.seen[:, -1] if has_target else result.seen.sum(axis=1)
     own, center = result.look["log_likelihood"], result.look["at_center"]
     fitted = result.n_rows * np.sum(result.weights * result.distance**2, axis=1)
     noise = 0 if result.noise is None else result.noise[0].size
     degrees = float(result.theta[0].size + noise)
-    return Sightings(result.n_rows, own, 2.0 * (own - center), fitted, degrees, _whole(result))
-
-
-def _whole(result: FitResult) -> Array | None:
-    """(K,) which sites tell something of every column."""
-    return None if result.seen is None else np.asarray((result.seen > 0).all(axis=1))
+    return Sightings(
+        result.n_rows, cells, own, 2.0 * (own - center), fitted, degrees, np.asarray((result.seen > 0).all(axis=1))
+    )
 
 
 def judge(model: "BaseFederatedMixture", scores: Scores, seen: Sightings, result: FitResult) -> Array:
@@ -79,7 +79,8 @@ def evidence(scores: Scores, seen: Sightings, volume: Array, moved: Array, *, in
 
     Distances are root mean squares over a site's rows, in units of the noise: of where its rows lead from the center
     (``distance``), of what chance and the dispersion of the others explain (``expected``), and beyond which it is
-    suspect (``limit``). ``log_volume`` (K,) is what the units of the fit add to each site's log-likelihood.
+    suspect (``limit``). ``log_volume`` (K,) is what the units of the fit add to each site's log-likelihood. A site of
+    fewer rows than ``judged_from`` is not judged.
     """
 
     def as_distance(deviance: Array) -> Array:
@@ -98,6 +99,8 @@ def evidence(scores: Scores, seen: Sightings, volume: Array, moved: Array, *, in
         "leave_one_out": moved,
         "deviance": seen.deviance,
         "fitted": seen.fitted,
+        "cells": seen.cells,
+        "judged_from": np.ceil(JUDGED_FROM * seen.degrees * seen.n_rows / np.maximum(seen.cells, 1e-300)),
         "in_fit": np.full(len(seen.n_rows), in_fit),
         "degrees": seen.degrees,
     }
@@ -110,7 +113,15 @@ def remembered(model: "BaseFederatedMixture") -> Sightings:
     n_rows = model.n_rows_[member]
     own = kept["log_likelihood"][member] * n_rows + kept["log_volume"][member]
     whole = ~np.isnan(kept["p_fit"][member])
-    return Sightings(n_rows, own, kept["deviance"][member], kept["fitted"][member], float(kept["degrees"]), whole)
+    return Sightings(
+        n_rows,
+        kept["cells"][member],
+        own,
+        kept["deviance"][member],
+        kept["fitted"][member],
+        float(kept["degrees"]),
+        whole,
+    )
 
 
 def _leave_one_out(model: "BaseFederatedMixture", result: FitResult) -> Array:

@@ -25,6 +25,8 @@ A rarer component than that takes shorter steps, so that a site which has hardly
 on a handful of rows.
 """
 LEAST_WEIGHT = 1e-300
+FEWEST_ROWS = 2.0
+"""For every component, with which a site has a noise of its own."""
 
 
 Pulled: TypeAlias = Callable[[Array, Array], Array]
@@ -375,6 +377,15 @@ def posterior(
         share[~np.broadcast_to(np.isfinite(peak)[:, :, None], share.shape)] = 0.0
     np.exp(share, out=share)
     return share, share.sum(axis=2), peak
+
+
+def kept_by_few(found: Array, noise: Array | None, held: Array) -> Array:
+    """A noise ``(..., C, s)`` of a noise step; sites with fewer than two rows for every component keep the last one.
+
+    Theirs would follow single rows, collapse, begin again at the center, and never settle.
+    """
+    few = held.sum(axis=-1) < FEWEST_ROWS * held.shape[-1]
+    return found if noise is None or not few.any() else np.where(few[..., None, None], noise, found)
 
 
 def with_ones(features: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgrem.data.stack import Stack
 from fedgrem.families import gaps
-from fedgrem.families.base import ExponentialFamily, log_weights, with_ones
+from fedgrem.families.base import ExponentialFamily, kept_by_few, log_weights, with_ones
 from fedgrem.families.covariance import LEAST_MASS, Identity, Scale, lifted
 from fedgrem.families.information import louis
 from fedgrem.families.seeding import far_rows
@@ -143,9 +143,10 @@ class Gaussian(ExponentialFamily):
         rows = sums.features[..., 1 : 1 + size]
         if not self._tied:
             scatter = self.covariance.scatter(sums.features[..., 1 + size :], rows, theta, held)
-            return np.asarray(self.covariance.variances(scatter, held, self.reg_covar))
+            return kept_by_few(self.covariance.variances(scatter, held, self.reg_covar), noise, held)
         covariance = self._pooled(theta, rows, held, sums.rest)
-        return np.asarray(self.covariance.from_matrices(lifted(covariance, self.reg_covar)))[..., None, :]
+        found = np.asarray(self.covariance.from_matrices(lifted(covariance, self.reg_covar)))[..., None, :]
+        return kept_by_few(found, noise, held)
 
     def _pooled(self, theta: Array, rows: Array, held: Array, rest: Array) -> Array:
         """One covariance for all components, ``(..., p, p)``."""

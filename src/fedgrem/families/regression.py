@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from fedgrem.data.stack import Stack
-from fedgrem.families.base import ExponentialFamily, largest_eigenvalue_bound, log_weights, with_ones
+from fedgrem.families.base import ExponentialFamily, kept_by_few, largest_eigenvalue_bound, log_weights, with_ones
 from fedgrem.families.covariance import LEAST_MASS, MOST, Diagonal
 from fedgrem.families.information import louis
 from fedgrem.families.seeding import draw_rows
@@ -156,7 +156,8 @@ class LinearRegression(ExponentialFamily):
         gram, cross, squares = self._parts(sums)
         explained = 2.0 * np.vecdot(theta, cross) - np.vecdot(theta, (gram @ theta[..., None])[..., 0])
         squares = squares - (explained.sum(axis=-1, keepdims=True) if self._common else explained)
-        return self._from_squares(np.maximum(squares, 0.0), np.maximum(sums.held, 0.0), theta.shape[-1])
+        found = self._from_squares(np.maximum(squares, 0.0), np.maximum(sums.held, 0.0), theta.shape[-1])
+        return kept_by_few(found, noise, sums.held)
 
     def _from_squares(self, squares: Array, held: Array, n_parameters: int) -> Array:
         pooled = squares.sum(axis=-1, keepdims=True) / np.maximum(held.sum(axis=-1, keepdims=True), LEAST_MASS)

@@ -101,7 +101,10 @@ class _Site:
     def __init__(self, information: Array, weights: Array, n_rows: float, gone: Array) -> None:
         self.weights, self.n_rows, self.alive = weights, n_rows, ~gone
         self.n_parameters = len(information) // len(weights) - 1
-        self.usable = bool(np.all(np.isfinite(information)) and np.any(np.diagonal(information) > 0) and n_rows > 0)
+        finite = np.all(np.isfinite(information)) and np.any(np.diagonal(information) > 0)
+        self.usable = bool(
+            finite and n_rows > 0 and self.alive.any()
+        )  # of two rows, each component may hold half of one
         information = information.copy()
         if self.usable:
             # Log weights are known up to a constant, which no weight depends on: any value of it will do.
@@ -230,8 +233,9 @@ def _center_covariance(
         if sites[k].usable:
             left, _ = sites[k].told(np.arange(n_components) == pull.component, limits)
             own = say[k, pull.component] @ left
-            # What follows the center when it moves: all of a site next to it, nothing of one far away.
-            slope[here, here] += pull.turn @ np.linalg.solve(own + pull.turn, own)
+            # What follows the center when it moves: all of a site next to it, nothing of one far away. A site of few
+            # rows may know nothing of the direction in which it is pulled.
+            slope[here, here] += pull.turn @ np.linalg.pinv(own + pull.turn, rcond=1e-12) @ own
     return _sandwich(slope, noise)
 
 

@@ -7,13 +7,15 @@ import numpy as np
 from fedgrem.algorithms.base import Pull, middle_weights
 from fedgrem.fit.conversation import Ask, Engine, Phase, Progress, converse, everyone, with_agreement
 from fedgrem.fit.errors import standard_errors
+from fedgrem.fit.few_rows import has_enough, knows_weights, lean_on_others
 from fedgrem.fit.penalty import choose_penalty
 from fedgrem.fit.rounds import play_rounds, result_of
+from fedgrem.fit.selection import center_of, leads
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.starts import find_starts
+from fedgrem.fit.starts import Starts, find_starts, grown
 from fedgrem.fit.tasks import Score
 from fedgrem.fit.units import common_units, with_census
-from fedgrem.types import Central, FitResult, Params, map_arrays
+from fedgrem.types import Array, Central, FitResult, Params, map_arrays
 
 
 def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
@@ -37,7 +39,8 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     if traits.pulls and compared and n_sites > 1:
         choice, params = yield from choose_penalty(spec, starts)
         penalty, noise_penalty = choice.penalty, choice.noise_penalty
-        pulled = ~(choice.losers() & spec.fallback)
+        # Few rows say nothing for certain, whatever the error of what they say.
+        pulled = ~(choice.losers() & spec.fallback & has_enough(spec.family, starts.params, starts.n_rows))
         path = choice.as_arrays(~pulled)
         weights_penalty = choice.weights_penalty
     pull = Pull(
@@ -47,19 +50,43 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
         weights_penalty,
         spec.estimates_pull,
     )
-    central = spec.algorithm.begin(spec.family, params, starts.n_rows, pull)
-    played = yield from play_rounds(spec, central, names)
-    central = played.central
-    common = None if central.weights is None or weights_penalty == 0 else np.array(central.weights)
-    result = result_of(spec.family, names, played, starts.choice, path=path, common_weights=common)
-    if spec.score:
-        result = yield from _scored(spec, central, result)
+    shrunk = traits.pulls and penalty > 0 and n_sites > 1
+    central, result = yield from _played(spec, names, params, starts, pull, shrunk=shrunk)
+    if spec.smaller is not None and spec.score:
+        start = grown(spec.family, spec.smaller, center_of(result), n_sites)
+        other = yield from _played(spec, names, start, starts, pull, shrunk=shrunk)
+        if leads(other[1], result, pooled=traits.pools_rows):
+            central, result = other
+    result = result._replace(path=path)
     if spec.look and n_sites > 1 and not traits.pools_rows:
         result = yield from _looked(spec, central, result)
     if spec.wants_errors(central.params.theta.shape[-1]):
-        found = yield from standard_errors(spec, central, played.influence)
+        found = yield from standard_errors(spec, central, result.influence)
         result = result._replace(**found._asdict())
     return result
+
+
+def _played(
+    spec: FitSpec, names: tuple[str, ...], start: Params, found: Starts, pull: Pull, *, shrunk: bool
+) -> Phase[tuple[Central, FitResult]]:
+    """The rounds from a start, and how well the sites' rows are explained, if anybody wants to know."""
+    central = spec.algorithm.begin(spec.family, start, found.n_rows, pull)
+    leans = shrunk and spec.algorithm.pool_weights is not False  # else every site has its own weights, as in the paper
+    played = yield from play_rounds(spec, central, names)
+    central = _leaning(spec, played.central, pull.pulled) if leans else played.central
+    common = None if central.weights is None or not np.any(pull.weights_penalty) else np.array(central.weights)
+    result = result_of(spec.family, names, played._replace(central=central), found.choice, common_weights=common)
+    if spec.score:
+        result = yield from _scored(spec, central, result)
+    return central, result
+
+
+def _leaning(spec: FitSpec, central: Central, pulled: Array) -> Central:
+    """The weights of sites of few rows shrunk to the others', unless they are fitted alone."""
+    enough = knows_weights(spec.family, central.params, central.n_rows) | ~pulled
+    return central._replace(
+        params=central.params._replace(weights=lean_on_others(central.params.weights, central.n_rows, enough))
+    )
 
 
 def _scored(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResult]:

@@ -5,9 +5,14 @@ its shrinkage leaves free; its own rows alone know these, so that each costs :ma
 the center are known from the rows of all sites that sit there, so that each costs :math:`\tfrac12\log` of their number,
 once. This is Schwarz's expansion of the marginal likelihood for sites that are independent given the center.
 
+A fit with fewer components is one with more of which some have weight 0, so that it is not said to take more parameters
+than the next larger fit: off the true number sites scatter about centers that suit nobody, and the count would fall
+again behind it.
+
 What the sites say is combined robustly: between two neighbouring numbers of components, every site has a lead per row,
 and the lead of the federation is a trimmed mean of these. A minority of sites can neither buy nor veto a component,
-whatever they report.
+whatever they report. From the same leads comes a standard error of every difference from the best, and of
+numbers that are not clearly worse the smallest is chosen.
 """
 
 from collections.abc import Sequence
@@ -15,12 +20,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedgrem.algorithms.base import middle_weights
 from fedgrem.kernels.center import capped_rows
-from fedgrem.types import Array, FitResult, Influence
+from fedgrem.types import Array, FitResult, Influence, Params
 
 CRITERIA = ("bic", "icl")
 TRIMMED = 0.3
 """Part of the sites that is left out at either end of every comparison; at least one where there are three."""
+CLEAR = 0.1
+"""Of log-likelihood: fits that differ by less are one fit, to the last digits that nobody reads."""
 LARGEST, PATIENCE = 20, 3
 """``"auto"`` goes up from 1 until the criterion has not improved for so many numbers, and at most to the largest."""
 
@@ -46,6 +54,8 @@ class Tally(NamedTuple):
     rounds: int
     exchanges: int
     """Messages to every site that the fit took."""
+    center: Params | None = None
+    """(R,), (R, q), (C, s) middle weights and center, in the units of the fit: where the next larger may begin."""
 
 
 def tally(result: FitResult, *, pooled: bool = False, log_volume: Array | float = 0.0) -> Tally:
@@ -66,7 +76,7 @@ def tally(result: FitResult, *, pooled: bool = False, log_volume: Array | float 
         n_rows, names = n_rows.sum(keepdims=True), names[:1]
         log_likelihood, entropy = log_likelihood[:1], entropy[:1]
     volume = np.sum(log_volume) if pooled else log_volume
-    exchanges = result.cost["start_exchanges"] + result.n_rounds + 1
+    exchanges = result.cost["start_exchanges"] + result.cost["rounds"] + result.cost["score_exchanges"]
     return Tally(
         n_components=result.theta.shape[1],
         site_names=names,
@@ -79,7 +89,27 @@ def tally(result: FitResult, *, pooled: bool = False, log_volume: Array | float 
         settled=result.converged,
         rounds=result.n_rounds,
         exchanges=exchanges,
+        center=center_of(result),
     )
+
+
+def center_of(result: FitResult) -> Params:
+    """The middle weights and the center of a fit, in its units."""
+    common = middle_weights(result.weights) if result.common_weights is None else result.common_weights
+    return Params(common, result.center, result.center_noise)
+
+
+def leads(new: FitResult, old: FitResult, *, pooled: bool) -> bool:
+    """Whether a fit of as many components clearly has the better BIC."""
+    n_rows, one = (new.n_rows.sum(keepdims=True), slice(0, 1)) if pooled else (new.n_rows, slice(None))
+    net, cost = [], []
+    for result in (old, new):
+        assert result.log_likelihood is not None
+        own, _, shared = _count(result, pooled=pooled)
+        net.append(result.log_likelihood[one] - 0.5 * own * np.log(np.maximum(n_rows, 1.0)))
+        cost.append(shared)
+    value = robust_total(np.stack(net), n_rows) - np.array(cost)
+    return bool(value[1] > value[0] + CLEAR)
 
 
 def degrees_of_freedom(result: FitResult, *, pooled: bool = False) -> float:
@@ -125,13 +155,15 @@ def _free(distance: Array, n_parameters: int, influence: Influence) -> Array:
     return np.where(off, first + (n_parameters - first) * kept, 0.0)
 
 
-def criteria(tallies: Sequence[Tally]) -> dict[str, Array]:
+def criteria(tallies: Sequence[Tally], criterion: str = "bic") -> dict[str, Array]:
     """The curve: columns of equal length, by the number of components.
 
-    ``bic`` and ``icl`` are to be as small as possible. With fewer than three sites ``log_likelihood`` is the sum over
-    the sites; with more it is what the sum would be if every site were like those in the middle, lead by lead.
+    ``bic`` and ``icl`` are to be as small as possible, and ``error`` is the standard error of what the criterion
+    exceeds its least by, from the differences between sites; NaN with one site. With fewer than three sites
+    ``log_likelihood`` is the sum over the sites; with more it is what the sum would be if every site were like those in
+    the middle, lead by lead.
     """
-    tallies = sorted(tallies, key=lambda one: one.n_components)
+    tallies = _nested(sorted(tallies, key=lambda one: one.n_components))
     names = [name for name in tallies[0].site_names if all(name in one.site_names for one in tallies)]
 
     def of_sites(values: list[Array]) -> Array:
@@ -146,15 +178,50 @@ def criteria(tallies: Sequence[Tally]) -> dict[str, Array]:
     )
     net = value - 0.5 * own * np.log(np.maximum(n_rows, 1.0))
     shared = np.array([one.shared_cost for one in tallies])
+    bic, icl = (-2.0 * (robust_total(each, n_rows[0]) - shared) for each in (net, net - unsure))
+    by_site, total = (net, bic) if criterion == "bic" else (net - unsure, icl)
     return {
         "n_components": np.array([one.n_components for one in tallies]),
         "log_likelihood": robust_total(value, n_rows[0]),
         "n_parameters": own.sum(axis=1) + np.array([one.shared for one in tallies]),
-        "bic": -2.0 * (robust_total(net, n_rows[0]) - shared),
-        "icl": -2.0 * (robust_total(net - unsure, n_rows[0]) - shared),
+        "bic": bic,
+        "icl": icl,
+        "error": 2.0 * _errors(by_site - by_site[int(np.argmin(total))], n_rows[0]),
         "settled": np.array([one.settled for one in tallies]),
         "rounds": np.array([one.rounds for one in tallies]),
     }
+
+
+def _nested(tallies: list[Tally]) -> list[Tally]:
+    """The tallies, smallest first, with counts of parameters that never fall."""
+    kept = tallies[-1:]
+    for one in reversed(tallies[:-1]):
+        after = kept[0]
+        if one.own.sum() + one.shared > after.own.sum() + after.shared and one.site_names == after.site_names:
+            one = one._replace(own=after.own, shared=after.shared, shared_cost=after.shared_cost)
+        kept.insert(0, one)
+    return kept
+
+
+def _errors(lead: Array, n_rows: Array) -> Array:
+    """(M,) standard errors of the robust totals of leads (M, K), from their winsorized variance per row."""
+    weight = capped_rows(n_rows)
+    with np.errstate(invalid="ignore", over="ignore"):
+        per_row = lead / n_rows
+    return np.array([weight.sum() * _trimmed_error(one, weight) for one in per_row])
+
+
+def _trimmed_error(lead: Array, weight: Array) -> float:
+    """Of the trimmed mean; NaN of fewer than two sites."""
+    heard = np.flatnonzero(np.isfinite(lead))
+    if len(heard) < 2:
+        return np.nan
+    order, cut = np.sort(lead[heard]), _cut(len(heard))
+    tame = np.clip(lead[heard], order[cut], order[len(heard) - 1 - cut])
+    share = weight[heard] / weight[heard].sum()
+    about = tame - share @ tame
+    kept = 1.0 - 2.0 * cut / len(heard)
+    return float(np.sqrt(np.sum((share * about) ** 2) * len(heard) / (len(heard) - 1.0)) / kept)
 
 
 def robust_total(value: Array, n_rows: Array) -> Array:
@@ -182,19 +249,37 @@ def _trimmed_mean(lead: Array, weight: Array) -> float:
     heard = np.flatnonzero(np.isfinite(lead))
     if not len(heard):
         return -np.inf
-    cut = max(1, int(TRIMMED * len(heard))) if len(heard) > 2 else 0
+    cut = _cut(len(heard))
     kept = heard[np.argsort(lead[heard], kind="stable")][cut : len(heard) - cut]
     return float(np.average(lead[kept], weights=weight[kept]))
 
 
-def best_number(curve: dict[str, Array], criterion: str) -> int:
+def _cut(n_sites: int) -> int:
+    """How many sites are left out at either end."""
+    return max(1, int(TRIMMED * n_sites)) if n_sites > 2 else 0
+
+
+def least_number(curve: dict[str, Array], criterion: str) -> int:
     """The number of components with the least criterion, the smaller of two alike."""
     return int(curve["n_components"][int(np.argmin(curve[criterion]))])
+
+
+def best_number(curve: dict[str, Array], criterion: str) -> int:
+    """The smallest number whose criterion exceeds the least by no more than a standard error of that difference.
+
+    Examples
+    --------
+    >>> curve = {"n_components": np.arange(1, 4), "bic": np.array([9.0, 2.0, 1.0]), "error": np.array([3.0, 2.0, 0.0])}
+    >>> least_number(curve, "bic"), best_number(curve, "bic")
+    (3, 2)
+    """
+    behind = curve[criterion] - np.min(curve[criterion])
+    return int(curve["n_components"][int(np.argmax(behind <= np.nan_to_num(curve["error"])))])
 
 
 def next_number(tallies: Sequence[Tally], criterion: str, limit: int) -> int | None:
     """Which number of components ``"auto"`` tries next, or None when it has seen enough."""
     tried = len(tallies)
-    if tried >= limit or (tried and tried - best_number(criteria(tallies), criterion) >= PATIENCE):
+    if tried >= limit or (tried and tried - least_number(criteria(tallies, criterion), criterion) >= PATIENCE):
         return None
     return tried + 1

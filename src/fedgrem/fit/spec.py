@@ -91,6 +91,9 @@ class FitSpec:
     """Column names, in order, that a site compares with its own; None asks for no names."""
     given: Params | None = field(default=None, compare=False)
     """Starts ``(K, R), (K, R, q)``, in the units of the fit, instead of searching for them."""
+    smaller: Params | None = field(default=None, compare=False)
+    """The center ``(r,), (r, q), (C, s)`` of a fit with r <= R components, in the units of the fit: besides from the
+    starts that are found, a fit that is scored is also played from there, and the better one is kept."""
 
     @property
     def start_penalty(self) -> float:
@@ -114,8 +117,10 @@ class FitSpec:
             value = getattr(self, one.name)
             plain[one.name] = as_plain(value)
         plain["units"] = self.units._asdict()
-        if self.given is not None:
-            plain["given"] = {k: None if v is None else np.asarray(v).tolist() for k, v in self.given._asdict().items()}
+        for name in ("given", "smaller"):
+            start = getattr(self, name)
+            if start is not None:
+                plain[name] = {k: None if v is None else np.asarray(v).tolist() for k, v in start._asdict().items()}
         return plain
 
     def to_json(self) -> str:
@@ -184,8 +189,8 @@ def _checked(what: str, name: str, value: Any, hint: Any) -> Any:
         return StartPlan(**_options("the spec's start", StartPlan, value))
     if name == "units":
         return UnitsPlan(**_options("the spec's units", UnitsPlan, value, needed=("standardize",)))
-    if name == "given":
-        return None if value is None else _given(value)
+    if name in ("given", "smaller"):
+        return None if value is None else _params(name, value, per_site=name == "given")
     if name == "columns":
         if value is not None and (not isinstance(value, list | tuple) or not all(isinstance(n, str) for n in value)):
             raise InputError("the spec's columns are not a list of names.")
@@ -267,12 +272,13 @@ def _words(kinds: tuple[Any, ...]) -> str:
     return " or ".join((words | literals).get(kind, str(kind)) for kind in kinds)
 
 
-def _given(value: Any) -> Params:
+def _params(name: str, value: Any, *, per_site: bool) -> Params:
     try:
         noise = value.get("noise")
-        weights, theta = (np.array(value[name], dtype=float) for name in ("weights", "theta"))
-        if theta.ndim != 3 or weights.shape != theta.shape[:2]:
+        weights, theta = (np.array(value[leaf], dtype=float) for leaf in ("weights", "theta"))
+        if theta.ndim != 2 + per_site or weights.shape != theta.shape[:-1]:
             raise ValueError(weights.shape, theta.shape)
         return Params(weights, theta, None if noise is None else np.array(noise, dtype=float))
     except (TypeError, OverflowError, KeyError, ValueError, AttributeError) as error:
-        raise InputError("the spec's given start is not weights (K, R) and theta (K, R, q).") from error
+        lead = "K, " * per_site
+        raise InputError(f"the spec's {name} start is not weights ({lead}R) and theta ({lead}R, q).") from error

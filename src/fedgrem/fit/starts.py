@@ -9,6 +9,7 @@ from fedgrem.algorithms.base import full_penalty
 from fedgrem.families.base import LEAST_SHARE, Family
 from fedgrem.fit.conversation import Ask, Phase, Progress
 from fedgrem.fit.em import LARGEST_PENALTY
+from fedgrem.fit.few_rows import has_enough
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.tasks import Candidates, StartReply, StartRequest
 from fedgrem.kernels.center import capped_rows, row_norm, shrink_to_center
@@ -53,22 +54,67 @@ def find_starts(spec: FitSpec, names: tuple[str, ...]) -> Phase[Starts]:
     found: StartReply = replies.mail
     if found.params.noise is not None and spec.n_components > 1:
         # Alone, a site may fit its noise to a poor partition; starting again in common units, it does so less often.
-        noise = np.broadcast_to(np.median(found.params.noise, axis=(0, 1)), found.params.noise.shape)
+        enough = has_enough(family, found.params, found.n_rows)
+        noise = np.broadcast_to(np.median(found.params.noise[enough], axis=(0, 1)), found.params.noise.shape)
         replies = yield Ask("start", StartRequest(np.ones(n_sites, dtype=int), noise), tell("starts"))
         found = replies.mail
-    params = align(spec, found.params)
     if n_sites == 1 or traits.pools_rows or traits.starts_alone:
-        return Starts(params, found.n_rows, np.zeros(n_sites, dtype=int))
+        return Starts(align(spec, found.params), found.n_rows, np.zeros(n_sites, dtype=int))
+    enough = has_enough(family, found.params, found.n_rows)
+    params = align(spec, _of(enough, found.params))
     common = middle_of(params)
     penalty = np.full(n_sites, min(steady_penalty(spec, n_sites, params.theta.shape[-1]), LARGEST_PENALTY))
     n_joint = family.joint_starts if spec.start.joint_starts is None else spec.start.joint_starts
     # Without a penalty sites have nothing in common, and a joint start would be a start for nobody.
     if n_joint > 0 and spec.start_penalty > 0:
-        common = yield from _joint_start(spec, names, params, penalty, n_joint, tell)
+        # Who has too few rows for a guess has a say in how good the guesses are.
+        guessing = tuple(name for name, able in zip(names, enough, strict=True) if able)
+        common = yield from _joint_start(spec, guessing, params, penalty, n_joint, tell)
         params = align_to(family, params, common)
+    params = _filled(enough, params, common)
     tried = map_arrays(lambda own, shared: np.stack([own, np.broadcast_to(shared, own.shape)], axis=1), params, common)
     replies = yield Ask("compare", Candidates(tried, penalty), tell("exchange"))
-    return Starts(align(spec, replies.mail.params), replies.mail.n_rows, replies.mail.choice)
+    chosen = align(spec, _of(enough, replies.mail.params))
+    return Starts(_filled(enough, chosen, common), replies.mail.n_rows, np.where(enough, replies.mail.choice, 1))
+
+
+def _of(which: Array, params: Params) -> Params:
+    """Some of the sites."""
+    found: Params = map_arrays(lambda leaf: leaf[which], params)
+    return found
+
+
+def _filled(enough: Array, params: Params, common: Params) -> Params:
+    """The starts of the sites that have rows enough for one, and the common one for the others."""
+
+    def fill(own: Array, shared: Array) -> Array:
+        found = np.repeat(shared[None], len(enough), axis=0)
+        found[enough] = own
+        return found
+
+    found: Params = map_arrays(fill, params, common)
+    return found
+
+
+def grown(family: Family, smaller: Params, found: Params, n_sites: int) -> Params:
+    """A start ``(K, R), (K, R, q)`` from the center of a fit of fewer components, ``(r,), (r, q), (C, s)``.
+
+    What is missing is taken from ``found``, another fit of R components: those farthest from what is there already.
+    """
+    weights, theta, noise = smaller
+    n_components = found.theta.shape[0]
+    units = None if noise is None else np.median(noise, axis=0)[None]
+    others = family.to_noise(found.theta, units)
+    while len(theta) < n_components:
+        away = row_norm(others[:, None] - family.to_noise(theta, units)).min(axis=1)
+        place, size = int(np.argmax(away)), len(theta) + 1
+        weights = np.append(weights * (1.0 - 1.0 / size), 1.0 / size)
+        theta = np.concatenate([theta, found.theta[[place]]])
+        if noise is not None and found.noise is not None and len(found.noise) == n_components > 1:
+            noise = np.concatenate([noise, found.noise[[place]]])
+    one = Params(weights, theta, noise)
+    start: Params = map_arrays(lambda leaf: np.repeat(leaf[None], n_sites, axis=0), one)
+    return start
 
 
 def steady_penalty(spec: FitSpec, n_sites: int, n_parameters: int) -> float:
@@ -132,7 +178,7 @@ def _joint_start(
     The sites improve all guesses; poor ones give way to variants of good ones. No site decides alone: guesses are
     nearly geometric medians, scores trimmed means.
     """
-    generator, pool, n_sites = generator_for(spec.seed, "", "joint starts"), pool_of(params), len(names)
+    generator, pool, n_sites = generator_for(spec.seed, "", "joint starts"), pool_of(params), len(penalty)
     guesses = first_guesses(params, names, count, generator)
     scores = np.zeros(count)
     for left in reversed(range(GENERATIONS)):

@@ -25,6 +25,9 @@ AT_CENTER, SIMILAR, OWN_ANSWER, SUSPECT, NOT_JUDGED = "at the center", "similar"
 VERDICTS = (AT_CENTER, SIMILAR, OWN_ANSWER, SUSPECT, NOT_JUDGED)
 FALSE_ALARM = 0.01
 """Share of honest sites that are called suspect, as stated; docs/verdicts.md says when it is more."""
+JUDGED_FROM = 2.0
+"""Cells (of a regression, responses) for every parameter from which a deviance is about chi-squared. With one for each,
+honest sites are suspect in 5 of 100 cases, and with half of one in most."""
 FEWEST_SITES = 4
 """Of fewer sites nobody can say which one is odd."""
 PRIOR = 3.0
@@ -42,6 +45,8 @@ class Sightings(NamedTuple):
 
     n_rows: Array
     """(K,)"""
+    cells: Array
+    """(K,) that its components explain: of a regression the responses."""
     log_likelihood: Array
     """(K,) of each site's own answer."""
     deviance: Array
@@ -53,6 +58,11 @@ class Sightings(NamedTuple):
     whole: Array | None = None
     """(K,) whether a site tells something of every column: else its log-likelihood is of other things than the others'
     and is not compared. None is all sites."""
+
+    @property
+    def enough(self) -> Array:
+        """(K,) whether a site has cells enough to be judged, and to say what is usual."""
+        return np.asarray(self.cells >= JUDGED_FROM * self.degrees)
 
 
 class Scores(NamedTuple):
@@ -85,6 +95,7 @@ def score(seen: Sightings, others: Sightings | None = None) -> Scores:
 def _pick(seen: Sightings, which: Array) -> Sightings:
     return Sightings(
         seen.n_rows[which],
+        seen.cells[which],
         seen.log_likelihood[which],
         seen.deviance[which],
         seen.fitted[which],
@@ -94,11 +105,11 @@ def _pick(seen: Sightings, which: Array) -> Sightings:
 
 
 def _usable(seen: Sightings) -> Sightings:
-    return _pick(seen, np.isfinite(seen.deviance) & np.isfinite(seen.log_likelihood))
+    return _pick(seen, np.isfinite(seen.deviance) & np.isfinite(seen.log_likelihood) & seen.enough)
 
 
 def _score_one(site: Sightings, others: Sightings) -> tuple[float, ...]:
-    n, log_likelihood, deviance, fitted = (float(leaf[0]) for leaf in site[:4])
+    n, _, log_likelihood, deviance, fitted = (float(leaf[0]) for leaf in site[:5])
     degrees, count = site.degrees, len(others.n_rows)
     if count < FEWEST_SITES - 1 or not np.isfinite(deviance + log_likelihood):
         return degrees, np.inf, np.nan, np.nan, np.nan, False
@@ -198,7 +209,8 @@ def words(scores: Scores, seen: Sightings, distance: Array, pull: Array, *, pull
         at_center, similar = seen.deviance <= chance, seen.deviance <= 4.0 * chance
     plain = np.where(at_center, AT_CENTER, np.where(similar, SIMILAR, OWN_ANSWER))
     found = np.where(p_value(scores) <= FALSE_ALARM, SUSPECT, plain)
-    return np.where(np.isfinite(seen.deviance), found, NOT_JUDGED)  # a site may be away when it is asked
+    # A site may be away when it is asked, or have too few rows to say anything.
+    return np.where(np.isfinite(seen.deviance) & seen.enough, found, NOT_JUDGED)
 
 
 def by_chance(seen: Sightings) -> Array:

@@ -108,7 +108,7 @@ def plot_penalty(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
 
 
 def plot_selection(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
-    """BIC and ICL by the number of components, less their least; the one that chose is the bold line."""
+    """BIC and ICL by the number of components, less their least; the one that chose is bold, with standard errors."""
     check_fitted(model)
     curve = model.selection_
     if not curve:
@@ -123,8 +123,11 @@ def plot_selection(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
         bold = name == model.criterion
         ax.plot(numbers, value - np.nanmin(value), color=color, marker=marker, markersize=5 if bold else 4,
                 linewidth=2.2 if bold else 1.2, linestyle="-" if bold else "--", label=name.upper())  # fmt: skip
-    ax.plot([model.n_components_], [0.0], "o", markersize=13, markerfacecolor="none", markeredgecolor="black",
-            label=f"chosen: {model.n_components_}")  # fmt: skip
+    value = np.where(np.isfinite(curve[model.criterion]), curve[model.criterion], np.nan)
+    behind, color = value - np.nanmin(value), PALETTE[("bic", "icl").index(model.criterion)]
+    ax.errorbar(numbers, behind, yerr=np.nan_to_num(curve["error"]), fmt="none", ecolor=color, capsize=3, alpha=0.6)
+    ax.plot([model.n_components_], behind[numbers == model.n_components_], "o", markersize=13, markerfacecolor="none",
+            markeredgecolor="black", label=f"chosen: {model.n_components_}")  # fmt: skip
     ax.set_yscale("symlog", linthresh=10.0)
     ax.set_xticks(numbers[:: -(-len(numbers) // 20)])
     legend(ax)

@@ -144,7 +144,7 @@ def _deviations(model: BaseFederatedMixture) -> Differences:
     """
     names, units, away = parameter_names(model), parameter_units(model), thetas(model) - model.center_
     common = center_line(model, "intercept")
-    if common is not None:
+    if common is not None and not model._units_plan().within:  # of sites' own intercepts none is the usual one
         raised = model.intercept_ - common + away @ model.location_[:-1]
         names = [*names, "intercept at typical columns" if model.location_.any() else "intercept"]
         away = np.concatenate([away, raised[..., None]], axis=2)

@@ -30,7 +30,8 @@ from fedgrem.report.attributes import column_names, estimates_pull, measured_in_
 from fedgrem.report.gain import Gains, measure_gain
 from fedgrem.report.maps import center_map, deviations, site_map
 from fedgrem.report.page import environment, picture, render
-from fedgrem.report.summary import Summary, selection_cell, summarize
+from fedgrem.report.summary import Summary, flatness, selection_cell, summarize
+from fedgrem.report.text import capital
 from fedgrem.report.words import agreement, gain_line, headline, settling, suspicion, vanishing
 
 if TYPE_CHECKING:
@@ -164,12 +165,15 @@ def _selection(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any] 
     found = summary.selection
     if found is None:
         return None
-    columns = [found[name] for name in ("n_components", "log_likelihood", "n_parameters", "bic", "icl", "rounds")]
+    columns = [
+        found[name] for name in ("n_components", "log_likelihood", "n_parameters", "bic", "icl", "error", "rounds")
+    ]
     return {
         "criterion": found["criterion"].upper(),
         "chosen": found["n_components"].index(found["chosen"]),
         "rows": [[selection_cell(value) for value in line] for line in zip(*columns, strict=True)],
         "settled": found["settled"],
+        "flatness": capital(flatness(found)),
         "picture": drawing(partial(plot_selection, model), 3.6, "Criterion by number of components"),
     }
 

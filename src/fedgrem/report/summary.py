@@ -221,14 +221,30 @@ def text_of(summary: Summary, width: int = 80, most_sites: int = MOST_SITES) -> 
 
 def selection_text(found: dict[str, Any]) -> str:
     """One line per number of components, the chosen one marked."""
-    names = {"log_likelihood": "log-likelihood", "n_parameters": "parameters", "bic": "BIC", "icl": "ICL"}
+    names = {
+        "log_likelihood": "log-likelihood",
+        "n_parameters": "parameters",
+        "bic": "BIC",
+        "icl": "ICL",
+        "error": "error",
+    }
     rows = []
     for place, tried in enumerate(found["n_components"]):
         cells = [selection_cell(found[name][place]) for name in names]
         cells += [str(found["rounds"][place]), "" if found["settled"][place] else "not settled"]
         rows.append([f"{tried}{' *' if tried == found['chosen'] else ''}", *cells])
     title = f"How many components: {found['chosen']}, by {found['criterion'].upper()} (the least is best)\n"
-    return title + text_table(["components", *names.values(), "rounds", ""], rows)
+    return title + text_table(["components", *names.values(), "rounds", ""], rows) + "\n" + flatness(found)
+
+
+def flatness(found: dict[str, Any]) -> str:
+    """What the errors say of the choice."""
+    value = [np.inf if v is None else v for v in found[found["criterion"]]]
+    least, criterion = found["n_components"][int(np.argmin(value))], found["criterion"].upper()
+    error = f"error: standard error of what {criterion} exceeds its least by, from the differences between sites."
+    if least == found["chosen"]:
+        return error
+    return f"{error} {least} has the least, but {found['chosen']} is not clearly worse (within one error), and smaller."
 
 
 def selection_cell(value: float | None) -> str:
@@ -253,6 +269,8 @@ def _headline(summary: Summary) -> list[str]:
 
 def _center_lines(summary: Summary, width: int) -> list[str]:
     """Parameters down, components across; the largest components and the most telling parameters if there are many."""
+    if summary.sharing == "alone" and summary.penalty == 0 and len(summary.sites) > 1:
+        return ["No center is shown: with a penalty of 0 every site was fitted alone, and nothing is common."]
     center, weights = np.array(summary.center), np.array(summary.center_weights)
     names = [short(name) for name in summary.parameters]
     space = width - max(map(n_cells, [*names, "typical weight"])) - 2

@@ -63,11 +63,23 @@ def agreement(summary: Summary) -> list[Line]:
         text = "Every site has an answer of its own; the center is only the middle of the sites."
         return [Line("open", "own", text)]
     counted = {word: sum(site.verdict == word for site in summary.sites) for word in AGREEMENT}
-    return [
+    lines = [
         Line(KINDS.get(word, "open"), word, "", _of_all(n, summary), f" {AGREEMENT[word][n > 1]}.")
         for word, n in counted.items()
         if n
     ]
+    return lines + _too_small(summary)
+
+
+def _too_small(summary: Summary) -> list[Line]:
+    """Which sites have too few rows to be judged; nothing if all have enough."""
+    small = [site for site in summary.sites if site.evidence and site.n_rows < site.evidence["judged_from"]]
+    if not small:
+        return []
+    needed = count(int(max(site.evidence["judged_from"] for site in small)), "row")
+    names = listed([f"{site.name} ({number(site.n_rows)})" for site in sorted(small, key=lambda s: s.n_rows)], 5)
+    text = f" {'is' if len(small) == 1 else 'are'} not judged, with fewer than the {needed} that it takes: {names}."
+    return [Line("open", "not judged", "", _of_all(len(small), summary), text)]
 
 
 def suspicion(summary: Summary) -> Line:
@@ -75,7 +87,8 @@ def suspicion(summary: Summary) -> Line:
     if len(summary.sites) < FEWEST_SITES:
         return Line("open", "suspect", f"With fewer than {FEWEST_SITES} sites nobody can say which one is suspect.")
     if all(site.verdict == NOT_JUDGED for site in summary.sites):
-        return Line("open", "not judged", "The sites were not judged: this fit has no center to hold them against.")
+        reason = "this fit has no center to hold them against" if not _too_small(summary) else "all have too few rows"
+        return Line("open", "not judged", f"The sites were not judged: {reason}.")
     suspect = [site for site in summary.oddest_first if site.suspect]
     if not suspect:
         none = "none is farther out, or fits its own rows worse or better, than its size and the other sites explain"

@@ -123,7 +123,7 @@ def errors(result: FitResult, drawn: Simulation) -> Array:
 
 def suspects(result: FitResult, names: list[str]) -> Array:
     """(K,) who is called suspect, or was refused before round 1."""
-    seen = sightings(result)
+    seen = sightings(result, has_target=False)
     # Whether a pull decided who is at the center does not matter to who is suspect.
     told = words(score(seen), seen, result.distance, result.influence.threshold, pulled=False)
     said = dict(zip(result.site_names, told == SUSPECT, strict=True))

@@ -1,6 +1,7 @@
 """The door of a site: what it lets in, what it lets out, and what it writes down of both."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedgrem.engines.remote.site import DeclinedError, SiteAtWork
 from fedgrem.engines.remote.wire import encode
 from fedgrem.families.regression import LinearRegression
 from fedgrem.kernels.triangle import symmetric
+from fedgrem.types import Params
 from tests.engines.remote.coordinator import Coordinator, params_of_two
 from tests.engines.remote.studies import fields, guard_of, spec_of, write_site
 
@@ -152,6 +154,18 @@ def test_scores_and_information_are_about_the_same_end(center):
     with pytest.raises(DeclinedError, match="asked about other parameters than the end of this fit"):
         asked.ask("information", new=True)
     asked.ask("information")
+
+
+def test_a_fit_of_two_starts_has_two_ends_and_information_is_about_one_of_them(center):
+    asked = center(replace(SPEC, smaller=Params(np.ones(1), np.zeros((1, 2)))))
+    for task in ("census", "start", "compare", STEP, "score"):
+        asked.ask(task, new=True)
+    other = params_of_two(((-2.0, -2.0), (2.0, 2.0)))
+    asked.ask(STEP, params=other)
+    asked.ask("score", params=other)
+    with pytest.raises(DeclinedError, match="asked about other parameters than the end of this fit"):
+        asked.ask("information", new=True)
+    asked.ask("information", params=other)
 
 
 # -- units and values
@@ -418,3 +432,7 @@ def test_the_course_is_that_of_the_spec():
     tasks = [task for task, _ in Declaration(spec_of(family=LinearRegression("shared"), score=True), 2).played()]
     expected = "census start joint_start compare path_step path_score weights_score step score look information"
     assert tasks == expected.split()
+    smaller = Params(np.ones(1), np.zeros((1, 2)))
+    tasks = [task for task, _ in Declaration(replace(SPEC, smaller=smaller), 2).played()]
+    assert tasks == "census start compare step score step score look information".split()
+    assert [task for task, _ in Declaration(SPEC, 2).played()].count(STEP) == 1

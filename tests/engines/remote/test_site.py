@@ -96,10 +96,11 @@ def test_a_cell_that_is_no_number_is_quoted_here_and_not_in_the_reason(tmp_path)
     assert "secret-patient" not in REASONS[code]
 
 
-def test_too_few_rows_for_the_components_is_a_reason(tmp_path):
+def test_a_site_of_one_row_takes_part_if_its_floor_lets_it(tmp_path):
     pl.DataFrame({"x0": [1.0], "x1": [2.0]}).write_csv(tmp_path / "one.csv")
-    code, message = declined(SiteAtWork("north", Settings(str(tmp_path / "one.csv"), ("x0", "x1")), SPEC))
-    assert (code, "fewer than the 2 components" in message) == ("rows", True)
+    settings = Settings(str(tmp_path / "one.csv"), ("x0", "x1"), floor=1.0)
+    assert float(answer(SiteAtWork("north", settings, SPEC), CENSUS, encode(HELLO)).n_rows) == 1.0
+    assert declined(SiteAtWork("north", settings._replace(floor=2.0), SPEC))[0] == "floor"
 
 
 def test_missing_cells_are_refused_unless_the_spec_allows_them(tmp_path):

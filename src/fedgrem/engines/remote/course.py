@@ -24,7 +24,7 @@ BEGINNINGS = 10
 FAR = 1000.0
 """Common units differ from a site's own by at most this factor: of what is farther off it is no part."""
 FINISHED = ("score", "information")
-"""Tasks that are about the site's parameters at the end, and so about the same."""
+"""Tasks that are about the site's parameters at the end, and so about the same; a fit of two starts has two ends."""
 SIMPLEX_SLACK = 1e-6
 
 
@@ -46,7 +46,7 @@ class State(NamedTuple):
     agreed: str = ""
     """Hash of the units."""
     finished: str = ""
-    """Hash of the parameters at the end."""
+    """Hashes of the parameters at every end."""
     last: str = ""
     """Hash of the last order."""
 
@@ -59,6 +59,7 @@ class Course:
         limits = {STEP: spec.max_rounds, "path_step": ROUNDS}
         self.stages = [Stage(task, max(count, limits.get(task, 0))) for task, count in played]
         self._rounds = next(place for place, stage in enumerate(self.stages) if stage.task == STEP)
+        self._ends = max(1, sum(stage.task == "score" for stage in self.stages))
         self.state = State()
         self._taken: set[str] = set()
 
@@ -82,9 +83,10 @@ class Course:
             raise MessageError("the order has other units than those before it; they may not change in a fit.")
         finished = now.finished
         if task in FINISHED:
-            finished = digest_of(order.mail)
-            if now.finished not in ("", finished):
+            end, ends = digest_of(order.mail), now.finished.split()
+            if end not in ends and len(ends) == self._ends:
                 raise MessageError(f"{task!r} is asked about other parameters than the end of this fit was before.")
+            finished = " ".join(dict.fromkeys([*ends, end]))
         self.state = State(place, count, beginnings, agreed, finished, digest)
         self._taken.add(digest)
         return again
@@ -160,13 +162,14 @@ def check_units(order: Order, plan: UnitsPlan, census: Census) -> None:
         return
     if not plan.standardize and not (np.all(units.location == 0) and np.all(units.scale == 1)):
         raise MessageError("the order has units of its own, and the spec leaves columns as they are.")
-    if not plan.move and np.any(units.location != 0):
+    moves = plan.move and not plan.within
+    if not moves and np.any(units.location != 0):
         raise MessageError("the order moves columns, and the spec leaves them where they are.")
     if not plan.standardize:
         return
     varies = census.deviation > 0
     mean, deviation = census.mean[varies], census.deviation[varies]
     location, scale = units.location[varies], units.scale[varies]
-    far = np.abs(location - mean) > FAR * np.maximum(deviation, np.abs(mean)) if plan.move else np.zeros(1, dtype=bool)
+    far = np.abs(location - mean) > FAR * np.maximum(deviation, np.abs(mean)) if moves else np.zeros(1, dtype=bool)
     if far.any() or np.any(scale > FAR * deviation) or np.any(scale < deviation / FAR):
         raise MessageError(f"the order's units are more than {FAR:g} times off those of the site's own columns.")

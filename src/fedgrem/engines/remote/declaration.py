@@ -137,7 +137,7 @@ class Declaration:
         """The messages of a task: more than one pair where it is asked in several ways."""
         if task == CENSUS:
             return [Form(HELLO, self._census)]
-        known = _played(self._spec, self.n_columns).forms if task in LOCAL_TASKS else {}
+        known = _played(self._spec, self.n_columns, self._spec.smaller is not None).forms if task in LOCAL_TASKS else {}
         if task not in known:
             listed = ", ".join((CENSUS, *known)) if known else ", ".join(TASKS)
             raise MessageError(f"there is no task {task[:40]!r} in this fit; the tasks are {listed}.")
@@ -145,7 +145,7 @@ class Declaration:
 
     def played(self) -> list[tuple[str, int]]:
         """The tasks in the order of a fit, and how often each is asked in a row, where that does not hang on rows."""
-        asked = _played(self._spec, self.n_columns).asked
+        asked = _played(self._spec, self.n_columns, self._spec.smaller is not None).asked
         return [(task, len(list(times))) for task, times in groupby(asked)]
 
     @property
@@ -177,8 +177,12 @@ def _read(who: str, fields: Any, forms: list[Any]) -> Any:
 
 
 @lru_cache(maxsize=32)
-def _played(spec: FitSpec, n_columns: int) -> "_MadeUp":
-    """Every task of the fit of a spec and its messages, from a play on made-up rows."""
+def _played(spec: FitSpec, n_columns: int, two_starts: bool) -> "_MadeUp":
+    """Every task of the fit of a spec and its messages, from a play on made-up rows.
+
+    Specs are equal whatever their starts, so ``two_starts`` says whether there is one from a smaller fit, which has
+    rounds of its own.
+    """
     made_up = _MadeUp(spec, n_columns)
     run(spec, made_up)
     return made_up

@@ -237,6 +237,5 @@ def _check_rows(federation: Federation, spec: FitSpec) -> None:
         None if site.target is None else [site.target],
         [site.row_weight],
         columns=federation.columns,
-        min_rows=spec.n_components,
         missing_allowed=spec.missing,
     )
