@@ -149,7 +149,7 @@ def _sites_legend(ax: Axes, some_own: bool, suspect_names: list[str]) -> None:
 
     entries = [mark("center of a component", marker="o", markersize=13, color=QUIET, alpha=0.5)]
     if some_own:
-        entries.append(mark("a site that keeps its own answer", marker="o", markersize=6, color=QUIET, mfc="white"))
+        entries.append(mark("a site off the center", marker="o", markersize=6, color=QUIET, mfc="white"))
     if suspect_names:
         label = f"suspect site{'s' if len(suspect_names) > 1 else ''}: {listed(suspect_names, 3)}"
         entries.append(mark(label, marker="X", markersize=8, color=ODD_COLOR))
