@@ -1,9 +1,9 @@
 """Pen digits with defaults only: `python benchmarks/pen_defaults.py --data FOLDER`.
 
 Writers are sites. For every number of writers and of training rows per writer, held-out mis-clustering (percent, mean
-over writers and seeds, best relabelling per writer) of the default fit, of one whose penalty is chosen by held-out rows,
-of fits with fixed penalties and the paper's central problem, and of EM at every writer alone; all in the package's
-defaults otherwise. With ``--out FILE`` what is done is kept, and the same command goes on from there.
+over writers and seeds, best relabelling per writer) of the default fit, of one whose penalty is chosen by held-out
+rows, of fits with fixed penalties and the paper's central problem, and of EM at every writer alone; all in the
+package's defaults otherwise. With ``--out FILE`` what is done is kept, and the same command goes on from there.
 """
 
 import argparse
