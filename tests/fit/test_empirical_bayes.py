@@ -82,3 +82,11 @@ def test_a_given_penalty_is_a_threshold():
     ]
     ours, theirs = (model.fit(truth.rows) for model in fits)
     np.testing.assert_array_equal(ours.means_, theirs.means_)
+
+
+@pytest.mark.parametrize(("covariance", "seed"), [("identity", 4), ("tied", 7), ("tied", 11)])
+def test_a_fit_ends_also_at_the_border_of_sites_that_do_not_differ(covariance, seed):
+    truth = simulate("gmm", h=0.0, seed=seed)
+    model = FederatedGaussianMixture(5, covariance_type=covariance, random_state=0, standard_errors=False)
+    assert model.fit(truth.rows).converged_
+    assert model.n_rounds_ < 100

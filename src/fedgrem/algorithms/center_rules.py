@@ -102,8 +102,22 @@ class EmpiricalBayes:
         self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
     ) -> Centered:
         """Estimate how much sites differ, then the center, then shrink; a threshold of 0 leaves a site alone."""
+        between, trusted = between_sites(theta, held, start, None if present.all() else present)
+        return self.given(between, trusted, theta, weight, threshold, held, start, present)
+
+    def given(
+        self,
+        between: Array,
+        trusted: Array,
+        theta: Array,
+        weight: Array,
+        threshold: Array,
+        held: Array,
+        start: Array,
+        present: Array,
+    ) -> Centered:
+        """The same where it is known how much sites differ, and how much each is trusted."""
         heard = None if present.all() else present
-        between, trusted = between_sites(theta, held, start, heard)
         counted = np.minimum(held, MOST_ROWS * median(held if heard is None else held[heard]))
         say = np.where(weight > 0, trusted * counted / (1.0 + counted * between), 0.0)
         limit = np.where(threshold > 0, np.sqrt(chdtri(theta.shape[-1], FAR_CHANCE) * (between + 1.0 / held)), 0.0)

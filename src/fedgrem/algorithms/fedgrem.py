@@ -18,7 +18,7 @@ from fedgrem.algorithms.base import (
     vanished,
 )
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, EmpiricalBayes, Redescending, pool_weights
-from fedgrem.algorithms.centered import CenterRule
+from fedgrem.algorithms.centered import Centered, CenterRule
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
@@ -34,6 +34,8 @@ FAST_ROUNDS, LONG_ROUNDS = 150, 450
 """Rounds in which the center may extrapolate, and in which sites may take several steps: what has not settled by the
 first, because it oscillates, goes on without; what has not by the second, by the plain rounds of the paper. What only
 creeps, as superfluous components do along flat likelihoods, would take ten times the rounds by plain ones."""
+LIKENESS_ROUNDS = 40
+"""Rounds in which it is estimated how much sites differ, where the center rule does so."""
 FIRST_PENALTY = 1.0
 """lambda before round 1."""
 GROWTH = 1.25
@@ -75,6 +77,8 @@ class State(NamedTuple):
     """(..., R) the between-site variance in units of the noise; None where penalties decide."""
     trust: Array | None = None
     """(K, ..., R) how much each site is trusted; None likewise."""
+    of_noise: tuple[Array, Array] | None = None
+    """The same two of the noise."""
 
 
 class Toward(NamedTuple):
@@ -334,14 +338,14 @@ class FedGrEM(Options):
         within = of_sites / np.sqrt(held)
         if state.pull.estimated:
             rows = self._rows(central.n_rows, sent.weights)
-            found = self.center_rule(theta, weight, within, rows, start, present)
+            found = self._by_likeness(state, False, theta, weight, within, rows, start, present)
         else:
             found = self.rule(theta, weight / scale, within * scale, held, start, present)
         shrunk, center = (family.unwhiten(t, units) for t in (found.shrunk, found.center))
         # Into the units of the noise and back is not exact: what was moved onto the center is on it.
         on_center = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         shrunk = np.where(on_center, center, shrunk)
-        noise, common, noise_between = self._shrink_noise(family, central, sent, present)
+        noise, common, of_noise = self._shrink_noise(family, central, sent, present)
         weights, common_weights = sent.weights, central.weights
         if common_weights is not None and np.any(state.pull.weights_penalty):
             weights_penalty = self._weights_penalty(central)
@@ -355,7 +359,7 @@ class FedGrEM(Options):
             params = _reseeded(params, center, common, central.n_rows)
         state = state._replace(played=state.played + 1, penalty=penalty)
         if found.between is not None:
-            state = state._replace(between=found.between, trust=found.trust)
+            state = state._replace(between=found.between, trust=found.trust, of_noise=of_noise)
         after = central._replace(params=params, center=center, noise=common, extra=state, weights=common_weights)
         if self.memory:
             after = self._extrapolated(central, after)
@@ -365,7 +369,26 @@ class FedGrEM(Options):
             return after, Influence(weight * found.trust * pulled, within / step, penalty, found.iterations, found.gap)
         moved = np.where(within > 0, np.where(on_center[..., 0], np.inf, row_norm(theta - found.shrunk)), 0.0)
         say = self._rows(central.n_rows, sent.weights) * present.reshape(lead) * pulled
-        return after, Influence(say, moved, penalty, found.iterations, found.gap, found.between, noise_between)
+        return after, Influence(
+            say, moved, penalty, found.iterations, found.gap, found.between, None if of_noise is None else of_noise[0]
+        )
+
+    def _by_likeness(
+        self, state: State, noise: bool, theta: Array, weight: Array, within: Array, rows: Array, start: Array,
+        present: Array,
+    ) -> Centered:  # fmt: skip
+        """The center rule where it says how strongly to pull; after some rounds, as strongly as it last said.
+
+        Near the border of sites that do not differ, what one round finds may be undone by what the next one does.
+        """
+        last = state.of_noise if noise else (state.between, state.trust)
+        rule = self.center_rule
+        if state.played >= LIKENESS_ROUNDS and last is not None and isinstance(rule, EmpiricalBayes):
+            between, trusted = last
+            assert between is not None
+            assert trusted is not None
+            return rule.given(between, trusted, theta, weight, within, rows, start, present)
+        return rule(theta, weight, within, rows, start, present)
 
     @property
     def center_rule(self) -> CenterRule:
@@ -427,8 +450,8 @@ class FedGrEM(Options):
 
     def _shrink_noise(
         self, family: Family, central: Central, sent: Params, present: Array
-    ) -> tuple[Array | None, Array | None, Array | None]:
-        """The sites' noises shrunk towards a common one, that, and how much they truly differ if that is estimated."""
+    ) -> tuple[Array | None, Array | None, tuple[Array, Array] | None]:
+        """The sites' noises shrunk to a common one, that, and how they truly differ and are trusted, if estimated."""
         state: State = central.extra
         if sent.noise is None or central.noise is None:
             return None, None, None
@@ -446,11 +469,14 @@ class FedGrEM(Options):
         weight = capped_rows(central.n_rows).reshape(lead) * share * present.reshape(lead)
         threshold = _of_sites(penalty, state.pull.pulled)[..., None] / np.sqrt(held)
         start = family.relative_noise(central.noise, chart, width)
-        rule, rows = (self.center_rule, held / count) if state.pull.estimated else (self.rule, held)
-        found = rule(away, weight, threshold, rows, start, present)
+        if state.pull.estimated:
+            found = self._by_likeness(state, True, away, weight, threshold, held / count, start, present)
+        else:
+            found = self.rule(away, weight, threshold, held, start, present)
         shrunk, center = (family.absolute_noise(a, chart, width) for a in (found.shrunk, found.center))
         shrunk = np.where((found.shrunk == found.center).all(axis=-1, keepdims=True), center, shrunk)
-        return shrunk, center, found.between
+        known = None if found.between is None else (found.between, found.trust)
+        return shrunk, center, known
 
 
 def _following(central: Central, center: Array, common: Array | None) -> Params:
