@@ -6,6 +6,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fedgrem import FederatedGaussianMixture, FedGrEM
 from fedgrem.data.simulate import simulate
+from fedgrem.plots import plot_penalty
 
 
 def largest_error(found, true):
@@ -90,3 +91,10 @@ def test_a_fit_ends_also_at_the_border_of_sites_that_do_not_differ(covariance, s
     model = FederatedGaussianMixture(5, covariance_type=covariance, random_state=0, standard_errors=False)
     assert model.fit(truth.rows).converged_
     assert model.n_rounds_ < 100
+
+
+@pytest.mark.parametrize(("penalty", "label"), [("auto", "as alike\nas sites are"), (np.inf, "one for\nall")])
+def test_the_picture_of_penalties_says_what_infinity_was(penalty, label):
+    truth = simulate("gmm", h=0.5, n_sites=4, n_outliers=0, seed=1)
+    model = FederatedGaussianMixture(5, penalty=penalty, fallback="local", random_state=0, standard_errors=False)
+    assert plot_penalty(model.fit(truth.rows)).get_xticklabels()[-1].get_text() == label

@@ -335,9 +335,8 @@ class FedGrEM(Options):
         n_rows, counted = (n.reshape(lead) for n in (central.n_rows, capped_rows(central.n_rows)))
         # A site that is fitted alone is not pulled, and its threshold of 0 gives it no say either.
         held, weight = n_rows * share, counted * share * present.reshape(lead)
-        within = of_sites / np.sqrt(held)
+        rows, within = held / held.shape[-1], of_sites / np.sqrt(held)
         if state.pull.estimated:
-            rows = self._rows(central.n_rows, sent.weights)
             found = self._by_likeness(state, False, theta, weight, within, rows, start, present)
         else:
             found = self.rule(theta, weight / scale, within * scale, held, start, present)
@@ -368,7 +367,7 @@ class FedGrEM(Options):
         if found.between is None:
             return after, Influence(weight * found.trust * pulled, within / step, penalty, found.iterations, found.gap)
         moved = np.where(within > 0, np.where(on_center[..., 0], np.inf, row_norm(theta - found.shrunk)), 0.0)
-        say = self._rows(central.n_rows, sent.weights) * present.reshape(lead) * pulled
+        say = rows * present.reshape(lead) * pulled
         return after, Influence(
             say, moved, penalty, found.iterations, found.gap, found.between, None if of_noise is None else of_noise[0]
         )

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import chdtri
 
 from fedgrem.algorithms.base import Options, Pull, Traits, vanished
 from fedgrem.algorithms.fedgrem import FedGrEM, Toward, _bounded
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
-from fedgrem.kernels.center import BEYOND, CHANCE, row_norm, shrink
+from fedgrem.kernels.center import row_norm, shrink, trust_within
 from fedgrem.kernels.log_ratio import shrink_weights
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
@@ -76,9 +75,9 @@ class FrozenCenter(Options):
         part: Array | float = 1.0
         if self.between is not None:
             # A site that is too far out to be one of the others is not pulled to what they have in common.
-            rows, size = held / held.shape[-1], theta.shape[-1]
-            ratio = away / np.sqrt((self.between + 1.0 / rows) * chdtri(size, CHANCE))
-            part = np.clip((BEYOND - ratio) / (BEYOND - 1.0), 0.0, 1.0) / (1.0 + rows * self.between)
+            rows = held / held.shape[-1]
+            trusted = trust_within(away * away, self.between + 1.0 / rows, theta.shape[-1])
+            part = trusted / (1.0 + rows * self.between)
         theta = shrink(theta, central.center, within * _bounded(uploads.step_scale), away, part)
         if noise is not None and central.noise is not None:
             width = theta.shape[-1]

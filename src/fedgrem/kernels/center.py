@@ -252,8 +252,13 @@ def between_sites(theta: Array, rows: Array, center: Array, present: Array | Non
         counted = used <= far * (between + 1.0 / own)
     least = DOUBT * error / np.sqrt(own.shape[-1])
     between = np.where(between <= least * typical, 0.0, between)
-    ratio = np.sqrt(square / (between + 1.0 / rows) / far)
-    return between, np.clip((BEYOND - ratio) / (BEYOND - 1.0), 0.0, 1.0)
+    return between, trust_within(square, between + 1.0 / rows, size)
+
+
+def trust_within(square: Array, variance: Array, size: int) -> Array:
+    """How much estimates at these squared distances from the center are trusted, by the variance of a coordinate."""
+    ratio = np.sqrt(square / variance / chdtri(size, CHANCE))
+    return np.asarray(np.clip((BEYOND - ratio) / (BEYOND - 1.0), 0.0, 1.0))
 
 
 def _median_of(x: Array, counted: Array) -> Array:

@@ -91,7 +91,7 @@ def plot_penalty(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
         ax.plot(place, gains, color=color, linewidth=0.8, alpha=alpha, zorder=order)
     ax.errorbar(place, path["gain"], yerr=path["error"], color=PALETTE[0], linewidth=2.2, capsize=3,
                 label="all sites, trimmed", zorder=3)  # fmt: skip
-    estimated = bool(np.isfinite(model.between_site_variance_).any()) or path["penalties"].tolist() == [0.0, np.inf]
+    estimated = bool(np.isfinite(model.between_site_variance_).any())
     chosen = int(np.flatnonzero(path["penalties"] == model.penalty_)[0])
     ax.plot(chosen, path["gain"][chosen], marker="D", markersize=9, color=PALETTE[0], markeredgecolor="white",
             linestyle="none", label="chosen: " + ("together" if estimated and chosen else f"{model.penalty_:g}"),
