@@ -275,8 +275,8 @@ def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES, *, bounded: bool
 
     The largest finite one that is within one standard error of the best finite one: where penalties do equally well,
     sites that agree exactly are easier to read than sites that nearly do, and any finite one leaves an odd site a way
-    out. Where nothing needs to be ``bounded``, infinity counts as the others. Gains are trimmed means over the sites, and
-    the error is that of the trimmed mean of the differences from the best, from their winsorized variance.
+    out. Where nothing needs to be ``bounded``, infinity counts as the others. Gains are trimmed means over the sites,
+    and the error is that of the trimmed mean of the differences from the best, from their winsorized variance.
 
     Returns
     -------

@@ -109,7 +109,10 @@ def page(results: Results) -> Page:
         "The largest error of honest sites under the worst attack (above, by center rule) and under every attack "
         f"(below, {name_of(yardstick)}), over that of {name_of(yardstick)} without attack."
     )
-    remark = "All rules but the default are told how many sites are bad; the penalty is chosen on held-out rows by all."
+    remark = (
+        "All rules but the default are told how many sites are bad, and choose the penalty on held-out rows; the "
+        "default estimates how alike sites are."
+    )
     verdicts = _verdicts(ratios) if OURS.name in results.names else []
     return Page(partial(_figure, ratios, shared, yardstick), caption, tables, verdicts, remark=remark, facts=FACTS)
 
