@@ -5,8 +5,11 @@ import pytest
 from sklearn.base import clone
 
 from fedgrem import FederatedGaussianMixture
+from fedgrem.data.federation import Federation
+from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, InputTypeError
 from fedgrem.estimators.selection import Search, SelectionWarning
+from fedgrem.fit.fit import run
 from fedgrem.fit.selection import Tally
 from fedgrem.models import load_model, save_model
 from fedgrem.plots import plot_selection
@@ -83,6 +86,17 @@ def test_the_chosen_fit_is_the_fit_of_that_number(chosen):
     np.testing.assert_array_equal(plain.means_, model.means_)
     again = clone(model).set_params(n_components=2).fit(two_groups())
     np.testing.assert_array_equal(again.means_, model.means_)
+
+
+@pytest.mark.parametrize("algorithm", ["fedgrem", "fedem"])
+def test_candidates_are_fits_by_the_center_rule_of_the_one_that_is_chosen(algorithm):
+    federation = Federation.from_sites(*zip(*two_groups(hostile=0).items(), strict=True))
+    model = mixture(2, algorithm=algorithm, penalty="auto")
+    compared, final = (model._spec(candidate=one) for one in (True, False))
+    compared, final = (run(spec, InProcess(federation, spec)) for spec in (compared, final))
+    np.testing.assert_allclose(compared.theta, final.theta, atol=0.01)
+    np.testing.assert_allclose(compared.influence.threshold, final.influence.threshold, rtol=0.1)
+    assert compared.path == {}
 
 
 def test_bic_of_one_site_is_that_of_its_own_log_likelihood():

@@ -40,7 +40,7 @@ OTHERS = [
 """Every option of every algorithm at something else than its default."""
 CHANGES = {
     "penalty": 0.5, "fallback": False, "max_rounds": 7, "tol": 0.0, "seed": 2**40, "missing": True, "score": True,
-    "look": False, "standard_errors": False, "columns": ("age", "body mass"), "n_components": 9,
+    "candidate": True, "look": False, "standard_errors": False, "columns": ("age", "body mass"), "n_components": 9,
     "start": StartPlan(3, 4, 5, 6, "exhaustive", 0), "units": UnitsPlan(True, False, True, (0, 2), True),
 }  # fmt: skip
 

@@ -93,7 +93,8 @@ def fit(
         raise InputError("--table needs --columns and --types: over a network no site shows what its columns hold.")
     model = estimator(options, regression)
     fixed = isinstance(numbers, int)
-    spec = spec_for(model if fixed else candidate(model, min(numbers_of(numbers), default=1)), names, score=not fixed)
+    first = model if fixed else candidate(model, min(numbers_of(numbers), default=1))
+    spec = spec_for(first, names, candidate=not fixed)
     quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
     more: dict[str, Any] = {"regression": regression, "options": options, "out": str(out.resolve())}
     more |= {} if fixed else {RUNS: [], DONE: False}
@@ -193,10 +194,10 @@ def next_fit(study: Study, fit: Fit, run: str) -> Fit:
     if number is None:
         search.warn()
         number = search.best
-        spec = spec_for(copy_with(model, n_components=number), columns, score=True)
+        spec = spec_for(copy_with(model, n_components=number), columns)
     else:
-        spec = spec_for(candidate(model, number), columns, score=True)
-    spec = replace(spec, smaller=search.smaller(number))
+        spec = spec_for(candidate(model, number), columns, candidate=True)
+    spec = replace(spec, score=True, smaller=search.smaller(number))
     return fit._replace(spec=spec, more=more | {DONE: done})
 
 

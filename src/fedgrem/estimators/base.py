@@ -110,7 +110,7 @@ class BaseFederatedMixture(FittedMixture):
             if not is_fixed(self.n_components):
 
                 def fitted(one: Self, smaller: Params | None, tell: Callable[[Progress], None]) -> Tally:
-                    return one._tally(one._run(federation, engine, tell, score=True, smaller=smaller))
+                    return one._tally(one._run(federation, engine, tell, candidate=True, smaller=smaller))
 
                 chosen, search = choose(self, federation, fitted, tell)
             smaller = None if search is None else search.smaller(search.best)
@@ -147,11 +147,12 @@ class BaseFederatedMixture(FittedMixture):
         engine: str,
         on_progress: Callable[[Progress], None] | None,
         *,
-        score: bool = False,
+        candidate: bool = False,
         smaller: Params | None = None,
     ) -> FitResult:
-        """One fit of a number of components."""
-        spec = replace(self._spec(score=score or smaller is not None), smaller=smaller)
+        """One fit of a number of components; a candidate is only compared with others."""
+        spec = self._spec(candidate=candidate)
+        spec = replace(spec, score=spec.score or smaller is not None, smaller=smaller)
         if engine != IN_PROCESS:
             elsewhere: FitResult = fit_elsewhere(spec, federation, engine, on_progress).result
             return elsewhere
@@ -159,7 +160,7 @@ class BaseFederatedMixture(FittedMixture):
         here = InProcess(federation, spec)
         return run(replace(spec, given=given), here, on_progress)
 
-    def _spec(self, *, score: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
+    def _spec(self, *, candidate: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
         """The fit in plain words and numbers."""
         auto = self.penalty == "auto"
         align = "assignment" if self.align is True else self.align
@@ -175,8 +176,10 @@ class BaseFederatedMixture(FittedMixture):
             seed=self._seed(),
             units=self._units_plan(),
             missing=self._missing_allowed(),
-            score=score,
-            standard_errors=self._errors_switch,
+            score=candidate,
+            candidate=candidate,
+            look=not candidate,
+            standard_errors=False if candidate else self._errors_switch,
             columns=columns,
         )
 

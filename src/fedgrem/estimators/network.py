@@ -21,13 +21,15 @@ IN_PROCESS, SIMULATOR = "in-process", "flare-simulator"
 ENGINES = (IN_PROCESS, SIMULATOR)
 
 
-def spec_for(model: "BaseFederatedMixture", columns: Sequence[str] | None = None, *, score: bool = False) -> FitSpec:
+def spec_for(
+    model: "BaseFederatedMixture", columns: Sequence[str] | None = None, *, candidate: bool = False
+) -> FitSpec:
     """The fit that an estimator would do, in plain words and numbers; refused where it holds code or rows.
 
-    With ``score``, the sites are asked at the end how well it explains their rows.
+    A ``candidate`` is only compared with fits of other numbers of components.
     """
     model._check_parameters()
-    spec = model._spec(score=score, columns=None if columns is None else tuple(columns))
+    spec = model._spec(candidate=candidate, columns=None if columns is None else tuple(columns))
     check_over_network(spec)
     if getattr(model, f"{model._theta_name}_init") is not None or model.weights_init is not None:
         raise InputError("starts cannot be given to a fit over a network yet; leave them out, or fit in process.")

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from sklearn.base import clone
 
-from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation
 from fedgrem.errors import InputError
 from fedgrem.estimators.parameters import check_count
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.selection import LARGEST, Tally, best_number, criteria, next_number
-from fedgrem.fit.spec import PAPERS_PENALTY
 from fedgrem.types import Array, Params
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound="BaseFederatedMixture")
 AUTO = "auto"
-CANDIDATE_TOL, CANDIDATE_ROUNDS = 1e-4, 100
+CANDIDATE_TOL, CANDIDATE_ROUNDS = 1e-4, 25
 """They need not settle as closely: a component too many creeps for hundreds of rounds and gains next to nothing."""
 
 
@@ -119,13 +117,9 @@ class Search:
 
 
 def candidate(model: Model, n_components: int) -> Model:
-    """An unfitted copy with this number of components, for a fit that is only compared.
-
-    A penalty that is to be chosen would take fits of its own; here it is the paper's.
-    """
+    """An unfitted copy with this number of components, for a fit that is only compared."""
     tol, rounds = max(model.tol, CANDIDATE_TOL), min(model.max_rounds, CANDIDATE_ROUNDS)
-    penalty = PAPERS_PENALTY if model.penalty == AUTO and as_algorithm(model.algorithm).traits.pulls else model.penalty
-    return copy_with(model, n_components=n_components, tol=tol, max_rounds=rounds, penalty=penalty)
+    return copy_with(model, n_components=n_components, tol=tol, max_rounds=rounds)
 
 
 def copy_with(model: Model, **changes: Any) -> Model:

@@ -189,16 +189,16 @@ class FederatedTableMixture(FederatedDensity):
         engine: str,
         on_progress: Callable[[Progress], None] | None,
         *,
-        score: bool = False,
+        candidate: bool = False,
         smaller: Params | None = None,
     ) -> FitResult:
         self._agreed = federation.types
-        return super()._run(federation, engine, on_progress, score=score, smaller=smaller)
+        return super()._run(federation, engine, on_progress, candidate=candidate, smaller=smaller)
 
-    def _spec(self, *, score: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
+    def _spec(self, *, candidate: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
         if columns is not None:  # over a network, where the sites' values are not seen
             self._agreed = declared_columns(columns, self.columns)
-        return super()._spec(score=score, columns=columns)
+        return super()._spec(candidate=candidate, columns=columns)
 
     def _check_parameters(self) -> None:
         check_choice("covariance_type", self.covariance_type, COVARIANCES)

@@ -31,12 +31,12 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     starts = yield from find_starts(spec, names)
     traits, params, path = spec.algorithm.traits, starts.params, {}
     noise_penalty = spec.algorithm.noise_penalty
-    penalty = spec.start_penalty
+    penalty = np.inf if spec.estimates_pull and n_sites > 1 else spec.start_penalty
     pulled = everyone(n_sites)
     # Where nothing is compared, weights are pooled only if that is asked for.
     weights_penalty = penalty if spec.algorithm.pool_weights is True else 0.0
     compared = spec.penalty is None or (spec.fallback and spec.penalty > 0)
-    if traits.pulls and compared and n_sites > 1:
+    if traits.pulls and compared and not spec.candidate and n_sites > 1:
         choice, params = yield from choose_penalty(spec, starts)
         penalty, noise_penalty = choice.penalty, choice.noise_penalty
         # Few rows say nothing for certain, whatever the error of what they say.

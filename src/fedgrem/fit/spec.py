@@ -83,6 +83,8 @@ class FitSpec:
     """Whether cells may be missing."""
     score: bool = False
     """Whether sites are asked at the end how well the fit explains their rows."""
+    candidate: bool = False
+    """Whether the fit is only compared with others by its score: no penalty is chosen, and nobody looks around."""
     look: bool = True
     """Whether sites take a last look from the center after the rounds, for the verdicts."""
     standard_errors: bool | None = None
@@ -97,7 +99,7 @@ class FitSpec:
 
     @property
     def start_penalty(self) -> float:
-        """C by which sites weigh a distance from the common start: the paper's, if it is to be chosen."""
+        """C by which sites weigh a distance from the common start, and of candidates: the paper's, if none is given."""
         return PAPERS_PENALTY if self.penalty is None else self.penalty
 
     @property

@@ -32,7 +32,7 @@ def test_the_runs_of_a_search_lead_to_the_in_process_choice(tmp_path):
     study = Study(tmp_path / "study", "localhost", 1, NAMES)
     more = {"regression": False, "options": OPTIONS, "out": str(tmp_path / "model"), RUNS: [], DONE: False}
     rules = Rules(min_sites=2, deadline=0.3, patience=0.0)
-    asked = Fit(spec_for(candidate(model, 2), score=True), list(NAMES), rules, more=more)
+    asked = Fit(spec_for(candidate(model, 2), candidate=True), list(NAMES), rules, more=more)
     run = begin(study, asked)
     assert read_fit(study, run) == asked
     carried_out(study, run, tmp_path)
@@ -51,7 +51,7 @@ def test_a_site_that_does_not_say_how_well_it_fits_is_not_counted(tmp_path):
     model = FederatedGaussianMixture(**OPTIONS)
     study = Study(tmp_path / "study", "localhost", 1, NAMES)
     rules = Rules(min_sites=2, deadline=0.3, patience=0.0)
-    run = begin(study, Fit(spec_for(candidate(model, 2), score=True), list(NAMES), rules))
+    run = begin(study, Fit(spec_for(candidate(model, 2), candidate=True), list(NAMES), rules))
 
     def silent(site, task, exchange, answer):
         return Answer(None, exchange, trouble="gone") if (site, task) == ("north", "score") else answer
