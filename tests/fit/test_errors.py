@@ -250,6 +250,17 @@ def fitted(family, algorithm, rows, targets=None, n_components=1, theta=None):
     return run(spec, InProcess(data, spec))
 
 
+def test_the_center_of_sites_that_differ_is_known_as_a_mean_of_so_many_is():
+    generator = np.random.default_rng(9)
+    rows = [generator.normal(size=(400, 4)) + generator.normal(size=4) for _ in range(5)]
+    data = Federation.from_sites([f"site-{k}" for k in range(5)], rows)
+    spec = FitSpec(Gaussian(), FedGrEM(), 1, standard_errors=True, tol=1e-9)
+    found = run(spec, InProcess(data, spec))
+    variance = np.diagonal(found.center_covariance[0])
+    assert found.path["penalty"] == np.inf
+    np.testing.assert_allclose(variance, np.stack([x.mean(axis=0) for x in rows]).var(axis=0, ddof=1) / 5, rtol=0.1)
+
+
 SHARING = [COMMON, FedEM(), FedEMSA(approximation_step=1.0), PooledEM()]
 
 

@@ -227,9 +227,13 @@ def _center_covariance(
         heard = voice @ left
         slope[np.ix_(place, place)] += heard
         noise[np.ix_(place, place)] += heard @ voice.T
-    for pull in _pulls(family, central, influence, shared):
+    pulls = _pulls(family, central, influence, shared)
+    number = np.bincount([pull.component for pull in pulls], minlength=n_components)
+    # Sites scatter less about the center they found than about the one they come from.
+    scatter = number / np.maximum(number - 1.0, 1.0) if influence.between is not None else np.ones(n_components)
+    for pull in pulls:
         k, here = pull.site, _block(pull.component, size)
-        noise[here, here] += np.outer(pull.push, pull.push)
+        noise[here, here] += scatter[pull.component] * np.outer(pull.push, pull.push)
         if sites[k].usable:
             left, _ = sites[k].told(np.arange(n_components) == pull.component, limits)
             own = say[k, pull.component] @ left
