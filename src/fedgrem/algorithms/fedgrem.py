@@ -190,6 +190,8 @@ class FedGrEM(Options):
 
     def _batch(self, central: Central) -> float:
         """The share of their rows that sites use in the next round."""
+        if self.batch == 1.0:
+            return 1.0
         least = LEAST_BATCH * central.params.weights.shape[-1] / float(np.median(central.n_rows))
         return float(min(1.0, max(self.batch * GROWTH ** int(central.extra.played), least)))
 
