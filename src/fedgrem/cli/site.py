@@ -57,12 +57,12 @@ def check(
 
     * `fedgrem site check kit/ --data patients.csv --columns age,bmi,sbp`
     """
-    from fedgrem.engines.flare.kit import expiry, server_address
+    from fedgrem.engines.flare.kit import server_address, validity
     from fedgrem.engines.remote.rehearsal import rehearse
 
     name, settings = _site(kit), _settings(kit, data, columns, target, weight, floor)
     console = Console(highlight=False)
-    console.print(f"Site {name}; server {server_address(kit)}; certificate until {expiry(kit):%Y-%m-%d}.")
+    console.print(f"Site {name}; server {server_address(kit)}; certificate until {validity(kit)[1]:%Y-%m-%d}.")
     messages, refused = rehearse(name, settings, components)
     for message in messages:
         table = boxed(message.title, ("field", "shape", "numbers", "value"))
@@ -111,13 +111,13 @@ def start(
 
     * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 20`
     """
-    from fedgrem.engines.flare.kit import check_not_expired, server_address
+    from fedgrem.engines.flare.kit import check_certificate, server_address
     from fedgrem.engines.flare.processes import check_stopped, site_command, start_site
     from fedgrem.engines.remote.log import LOG, Log
     from fedgrem.engines.remote.site import DEFAULT_FLOOR, read_rows, write_settings
 
     name = _site(kit)
-    check_not_expired(kit, name)
+    check_certificate(kit, name)
     if not (kit / "startup" / "client.key").exists():
         raise InputError(f"{kit} has no private key: it was handed over, and the site's own copy is the one to start.")
     check_stopped(kit, f"site {name!r}")  # before the settings of what runs are written over

@@ -100,10 +100,10 @@ def renew(
 
     * `fedgrem sites renew study/ north`, hand STUDY/kits/north/startup to the site, and restart it there
     """
-    from fedgrem.engines.flare.kit import expiry, renew_kit
+    from fedgrem.engines.flare.kit import renew_kit, validity
 
     kit = renew_kit(open_study(folder), name)
-    typer.echo(f"New certificate in {kit / 'startup'}, good until {expiry(kit):%Y-%m-%d}. Restart {name} with it.")
+    typer.echo(f"New certificate in {kit / 'startup'}, good until {validity(kit)[1]:%Y-%m-%d}. Restart {name} with it.")
 
 
 @app.command()
@@ -140,7 +140,7 @@ def start(
 
     * `fedgrem sites start study/`
     """
-    from fedgrem.engines.flare.kit import check_not_expired, harden_server
+    from fedgrem.engines.flare.kit import check_certificate, harden_server
     from fedgrem.engines.flare.operate import session
     from fedgrem.engines.flare.processes import (
         await_server,
@@ -156,7 +156,7 @@ def start(
     if running is not None:
         typer.echo(f"The server runs already at {study.host}:{study.port} (process {running}).")
         return
-    check_not_expired(study.server, "server")
+    check_certificate(study.server, "server")
     check_port(study.port)
     harden_server(study.server)  # its storage has absolute paths, and the study may have moved
     if foreground:
@@ -180,7 +180,7 @@ def status(folder: StudyFolder) -> None:
 
     * `fedgrem sites status study/`
     """
-    from fedgrem.engines.flare.kit import expiry
+    from fedgrem.engines.flare.kit import validity
     from fedgrem.engines.flare.operate import known_rows, session
     from fedgrem.engines.flare.processes import process_of
 
@@ -196,7 +196,7 @@ def status(folder: StudyFolder) -> None:
         when = f"{max(0.0, now.timestamp() - seen[name]):.0f} s ago" if name in seen else "-"
         until = "-"
         if study.kit(name).exists():
-            ends = expiry(study.kit(name))
+            ends = validity(study.kit(name))[1]
             until = f"{ends:%Y-%m-%d}" + " (renew soon)" * ((ends - now).days < SOON)
         table.add_row(name, "yes" if name in seen else "no", when, f"{rows[name]:g}" if name in rows else "-", until)
     Console(highlight=False).print(table)

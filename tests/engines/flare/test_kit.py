@@ -16,8 +16,7 @@ from fedgrem.engines.flare.kit import (
     REVOKED,
     ROLES,
     add_site,
-    check_not_expired,
-    expiry,
+    check_certificate,
     hand_over,
     init_study,
     read_study,
@@ -25,6 +24,7 @@ from fedgrem.engines.flare.kit import (
     renew_kit,
     server_address,
     site_of,
+    validity,
 )
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.errors import InputError, SitesError
@@ -101,7 +101,7 @@ def test_sites_come_go_and_get_new_certificates(tmp_path):
     assert (kit / "startup" / "client.crt").read_bytes() != certificate["north"]
     assert (kit / "startup" / "rootCA.pem").read_bytes() == authority
     assert local(kit, "resources.json")["class_allow_list"] == [EXECUTOR, GUARD]
-    assert expiry(kit) >= expiry(grown.kit("south"))
+    assert validity(kit)[1] >= validity(grown.kit("south"))[1]
     for who in ("server", "coordinator"):
         renew_kit(grown, who)
 
@@ -127,10 +127,18 @@ def test_the_coordinator_keeps_no_key_of_a_site_that_has_its_kit_and_no_file_for
     assert made.folder.stat().st_mode & 0o077 == 0
 
 
-def test_a_certificate_that_has_ended_is_named_with_what_to_do(made, monkeypatch):
-    monkeypatch.setattr("fedgrem.engines.flare.kit.expiry", lambda kit: datetime(2020, 1, 1, tzinfo=UTC))
-    with pytest.raises(SitesError, match=r"of north ended on 2020-01-01; .* `fedgrem sites renew STUDY north`"):
-        check_not_expired(made.kit("north"), "north")
+@pytest.mark.parametrize(
+    ("begins", "ends", "message"),
+    [
+        (2019, 2020, r"of north ended on 2020-01-01, .* clock says .* `fedgrem sites renew STUDY north`"),
+        (2998, 2999, r"of north is good from 2998-01-01 00:00 UTC on, .* clock says .*: set the clock"),
+    ],
+)
+def test_a_certificate_that_is_not_good_now_is_named_with_what_to_do(made, monkeypatch, begins, ends, message):
+    dates = datetime(begins, 1, 1, tzinfo=UTC), datetime(ends, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr("fedgrem.engines.flare.kit.validity", lambda kit: dates)
+    with pytest.raises(SitesError, match=message):
+        check_certificate(made.kit("north"), "north")
 
 
 @pytest.mark.parametrize(

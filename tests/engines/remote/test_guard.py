@@ -134,6 +134,18 @@ def test_the_last_order_again_has_the_same_answer_and_counts_once(center, log):
     again.ask(STEP, new=True)
 
 
+def test_rounds_that_a_torn_journal_has_forgotten_are_not_counted_twice(center):
+    asked = center()
+    for task in ("census", "start", "compare"):
+        asked.ask(task)
+    two = [params_of_two([[-3.0, shift], [3.0, 3.0]]) for shift in (-3.0, -2.0)]
+    first = [encode(asked.ask(STEP, params=params)) for params in two]
+    assert [encode(asked.ask(STEP, params=params)) for params in two] == first
+    asked.ask(STEP, new=True)
+    with pytest.raises(DeclinedError, match="'step' was asked 3"):
+        asked.ask(STEP, new=True)
+
+
 def test_after_a_restart_the_guard_goes_on_where_its_log_ends(center):
     for task in ("census", "start", "compare", STEP, STEP, STEP):
         center().ask(task, new=True)

@@ -193,20 +193,30 @@ def site_of(kit: Path) -> str:
     return str(subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
-def check_not_expired(kit: Path, who: str) -> None:
-    """Refuse to go on with a certificate that has ended."""
-    if (ends := expiry(kit)) < datetime.now(UTC):
+def check_certificate(kit: Path, who: str) -> None:
+    """Refuse to go on with a certificate that has ended, or has not begun by this machine's clock."""
+    (begins, ends), now = validity(kit), datetime.now(UTC)
+    if ends < now:
         renewed = f"fedgrem sites renew STUDY {who}"
-        raise SitesError(f"the certificate of {who} ended on {ends:%Y-%m-%d}; the coordinator renews it: `{renewed}`.")
+        raise SitesError(
+            f"the certificate of {who} ended on {ends:%Y-%m-%d}, and this machine's clock says {now:%Y-%m-%d}; the "
+            f"coordinator renews it: `{renewed}`."
+        )
+    if now < begins:
+        raise SitesError(
+            f"the certificate of {who} is good from {begins:%Y-%m-%d %H:%M} UTC on, and this machine's clock says "
+            f"{now:%Y-%m-%d %H:%M}: set the clock, or no connection can be made."
+        )
 
 
-def expiry(kit: Path) -> datetime:
-    """When the certificate of a kit ends."""
+def validity(kit: Path) -> tuple[datetime, datetime]:
+    """From when to when the certificate of a kit is good."""
     from cryptography import x509
 
     names = ("client.crt", "server.crt")
     path = next(p for p in (kit / "startup" / name for name in names) if p.exists())
-    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def server_address(kit: Path) -> str:

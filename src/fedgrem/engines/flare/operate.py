@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedgrem.engines.flare.job import write_job
-from fedgrem.engines.flare.kit import OPERATOR, Study, check_not_expired
+from fedgrem.engines.flare.kit import OPERATOR, Study, check_certificate
 from fedgrem.engines.flare.processes import wait_until
 from fedgrem.engines.remote.progress import count_lines, follow
 from fedgrem.engines.remote.result import RESULT, Finished, read_result
@@ -185,7 +185,7 @@ def session(study: Study) -> Iterator[Session]:
     from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-    check_not_expired(study.coordinator, "coordinator")
+    check_certificate(study.coordinator, "coordinator")
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     (study.coordinator / "transfer").mkdir(exist_ok=True)
     try:

@@ -78,6 +78,8 @@ class Course:
             if again:
                 return True
             raise
+        if again and place == now.place:
+            count = now.asked
         agreed = "" if task == CENSUS else digest_of((order.units, order.gaps))
         if now.agreed and agreed != now.agreed and beginnings == now.beginnings:
             raise MessageError("the order has other units than those before it; they may not change in a fit.")
