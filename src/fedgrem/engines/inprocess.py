@@ -13,8 +13,11 @@ from fedgrem.data.stack import Stack
 from fedgrem.data.units import Census, take_census
 from fedgrem.fit.conversation import Agreed, Ask, Replies
 from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.sums import with_own_answers
+from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, Held, KeyReply, SumOrder, SumReply, answer, key_reply
 from fedgrem.fit.tasks import TASKS
-from fedgrem.types import Array, map_arrays
+from fedgrem.fit.units import with_census
+from fedgrem.types import Array, FitResult, map_arrays
 
 ENOUGH = 300_000
 """Numbers (rows times fits times components) of an exchange from which on several threads pay."""
@@ -42,6 +45,10 @@ class InProcess:
         self._threads = cores() if threads is None else threads
         self._pooled = spec.algorithm.traits.pools_rows
         self._ready: tuple[Agreed, list[tuple[Stack, Array]]] | None = None
+        self._secrets: list[bytes] = []
+        """Of the sites, where the center only sees sums."""
+        self.own: dict[str, Held] = {}
+        """What every site last sealed for itself: in one process there are no secrets."""
 
     @property
     def site_names(self) -> tuple[str, ...]:
@@ -52,6 +59,8 @@ class InProcess:
         """Run one task at every site that is asked."""
         n_sites = len(self.site_names)
         present = np.ones(n_sites, dtype=bool) if ask.to is None else ask.to
+        if ask.task in SUM_TASKS:
+            return Replies(present, self._masked(ask, present))
         if ask.task == "census":
             return Replies(present, _stack([take_census(site) for site in self._federation.sites]))
         if self._pooled:
@@ -87,6 +96,46 @@ class InProcess:
             return Replies(present, replies[0])
         return Replies(present, _together(replies, [places for _, places in parts], n_sites))
 
+    def _masked(self, ask: Ask, present: Array) -> Any:
+        """What sites answer where only sums open; absent ones zeros."""
+        sites, asked = self._federation.sites, np.flatnonzero(present)
+        if ask.task == KEYS:
+            self._secrets = [os.urandom(32) for _ in sites]
+            keys = [key_reply(s, self._width(k)) for k, s in enumerate(self._secrets)]
+            return KeyReply(*(np.stack(leaves) for leaves in zip(*keys, strict=True)))
+        orders = [_of_site(ask.mail, k) for k in range(len(sites))]
+        work: list[tuple[Any, Array]] = []
+        if ask.task == OF_CENSUS:
+            work.append((_stack([take_census(sites[k]) for k in asked]), asked))
+        else:
+            for stack, places in self._stacks(ask.agreed):
+                here = np.flatnonzero(present[places])
+                if len(here):
+                    work.append((stack if len(here) == len(places) else stack.select(here), places[here]))
+        told: dict[int, SumReply] = {}
+        for rows, places in work:
+            names, secrets = ([of[k] for k in places] for of in (self.site_names, self._secrets))
+            with np.errstate(all="ignore"):
+                replies, held = answer(self._spec, ask.task, rows, [orders[k] for k in places], names, secrets)
+            told |= dict(zip(places.tolist(), replies, strict=True))
+            if held is not None:
+                self.own |= {name: map_arrays(lambda leaf, k=k: leaf[k], held) for k, name in enumerate(names)}
+        blank = map_arrays(np.zeros_like, next(iter(told.values())))
+        whole = [told.get(k, blank) for k in range(len(sites))]
+        return map_arrays(lambda *leaves: np.stack(leaves), *whole)
+
+    def revealed(self, result: FitResult) -> FitResult:
+        """A fit from sums with what every site found: in one process all of them are looked at."""
+        assert self._ready is not None
+        census = _stack([take_census(site) for site in self._federation.sites])
+        own = [self.own[name] for name in self.site_names]
+        found = with_own_answers(self._spec, result, self._ready[1], own)
+        return with_census(found, census, self._spec.units.constant(census.deviation))
+
+    def _width(self, place: int) -> int:
+        site = self._federation.sites[place]
+        return int(site.rows.shape[1]) + (site.target is not None)
+
     def _stacks(self, agreed: Agreed) -> list[tuple[Stack, Array]]:
         """The rows in the units of the fit; kept until other units are agreed on."""
         if self._ready is None or self._ready[0] is not agreed:
@@ -120,6 +169,11 @@ def _numbers(spec: FitSpec, ask: Ask) -> int:
     elif ask.task == "information":
         fits = 1 + ask.mail.theta.shape[-1]
     return int(fits * spec.n_components)
+
+
+def _of_site(order: SumOrder, place: int) -> SumOrder:
+    found: SumOrder = map_arrays(lambda leaf: leaf[place], order)
+    return found
 
 
 def _side_by_side(function: Callable[[Any], Any], items: list[Any], threads: int) -> list[Any]:

@@ -53,6 +53,7 @@ class BaseFederatedMixture(FittedMixture):
     align: bool | str
     verbose: int
     random_state: Any
+    secure_sums: bool = False
 
     def _store(self, arguments: dict[str, Any]) -> None:
         """Keep the constructor's arguments as they came, as scikit-learn asks; ``fit`` checks them."""
@@ -158,7 +159,8 @@ class BaseFederatedMixture(FittedMixture):
             return elsewhere
         given = self._given(federation)
         here = InProcess(federation, spec)
-        return run(replace(spec, given=given), here, on_progress)
+        result = run(replace(spec, given=given), here, on_progress)
+        return here.revealed(result) if spec.secure_sums else result
 
     def _spec(self, *, candidate: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
         """The fit in plain words and numbers."""
@@ -181,6 +183,7 @@ class BaseFederatedMixture(FittedMixture):
             look=not candidate,
             standard_errors=False if candidate else self._errors_switch,
             columns=columns,
+            secure_sums=bool(self.secure_sums),
         )
 
     def _algorithm(self) -> Algorithm:
@@ -234,6 +237,12 @@ class BaseFederatedMixture(FittedMixture):
             check_choice("align", self.align, ALIGNMENTS)
         if not isinstance(self.verbose, int | np.integer):
             raise InputTypeError(f"verbose must be 0 or 1, got {self.verbose!r}.")
+        if not isinstance(self.secure_sums, bool | np.bool_):
+            raise InputTypeError(f"secure_sums must be True or False, got {self.secure_sums!r}.")
+        if self.secure_sums and not is_fixed(self.n_components):
+            raise InputError(
+                f"secure sums fit one number of components, got n_components={self.n_components!r}; give a number."
+            )
         algorithm = as_algorithm(self.algorithm)
         read_algorithm(as_plain(algorithm))  # its options, by the rules of a site that is asked to run it
         traits = algorithm.traits
@@ -363,7 +372,14 @@ class BaseFederatedMixture(FittedMixture):
                 f"the fit diverged at site(s) {', '.join(broken)}; use an algorithm whose steps settle, such as the "
                 "default FedGrEM(), a smaller step_size, or columns on a common scale."
             )
-        if not result.converged and self.tol > 0:
+        if not result.converged and self.tol > 0 and self.secure_sums:
+            warnings.warn(
+                f"not settled after {result.n_rounds} rounds, and from sums nobody can say which sites still move; "
+                f"raise max_rounds or tol, now {self.tol:g}.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        elif not result.converged and self.tol > 0:
             moving = result.history["movement"][-1]
             sites = ", ".join(result.unsettled[:5]) + (", ..." if len(result.unsettled) > 5 else "")
             warnings.warn(

@@ -62,6 +62,8 @@ class FederatedGaussianMixture(FederatedDensity):
     align : bool or {"assignment", "stepwise", "exhaustive"}, default=True
         How starts are relabelled so that component r means the same thing at every site; True is "assignment", False
         takes given starts as they are labelled.
+    secure_sums : bool, default=False
+        The center sees nothing but sums over at least three sites; see docs/secure-sums.md.
     verbose : int, default=0
         1 shows on standard error what the sites are doing.
     random_state : int, RandomState or None, default=None
@@ -124,6 +126,7 @@ class FederatedGaussianMixture(FederatedDensity):
         weights_init: Any = None,
         means_init: Any = None,
         align: bool | str = True,
+        secure_sums: bool = False,
         verbose: int = 0,
         random_state: Any = None,
     ) -> None:

@@ -90,6 +90,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         weights_init: Any = None,
         coef_init: Any = None,
         align: bool | str = True,
+        secure_sums: bool = False,
         verbose: int = 0,
         random_state: Any = None,
     ) -> None:
@@ -104,6 +105,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         check_choice("intercept", self.intercept, ("component", "site"))
         if self.intercept == "site" and self.coef_init is not None:
             raise InputError("coef_init does not go with intercept='site' yet; leave it out.")
+        if self.intercept == "site" and self.secure_sums:
+            raise InputError("secure_sums does not go with intercept='site' yet; leave one of them out.")
         super()._check_parameters()
 
     # -- units: the fit is standardized, what is reported is not

@@ -7,8 +7,11 @@ import numpy as np
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.fit.selection import degrees_of_freedom
 from fedgrem.fit.verdicts import (
+    AT_CENTER,
     JUDGED_FROM,
     NOT_JUDGED,
+    OWN_ANSWER,
+    SIMILAR,
     Scores,
     Sightings,
     left_out,
@@ -38,7 +41,9 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
     pooled = as_algorithm(model.algorithm).traits.pools_rows
     model.n_parameters_ = degrees_of_freedom(result, pooled=pooled)
     if result.look is None:
-        model.site_verdict_ = np.full(len(result.site_names), NOT_JUDGED)
+        # From sums nobody can say who is odd; a site knows how far it is from the center, and tells itself.
+        told = told_by_sites(result) if model.secure_sums else NOT_JUDGED
+        model.site_verdict_ = np.broadcast_to(told, len(result.site_names)).copy()
         model.site_evidence_ = {}
         return
     seen = sightings(result, has_target=model._has_target)
@@ -46,6 +51,13 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
     model.site_verdict_ = judge(model, scores, seen, result)
     volume = log_volume(model, result)
     model.site_evidence_ = evidence(scores, seen, volume, _leave_one_out(model, result), in_fit=True)
+
+
+def told_by_sites(result: FitResult) -> Array:
+    """One word per site, from its own distance and threshold alone."""
+    at_center = np.all(result.distance == 0.0, axis=1)
+    similar = np.all(result.distance <= result.influence.threshold, axis=1)
+    return np.where(at_center, AT_CENTER, np.where(similar, SIMILAR, OWN_ANSWER))
 
 
 def log_volume(model: "BaseFederatedMixture", result: FitResult) -> Array:

@@ -89,6 +89,8 @@ class FitSpec:
     """Whether sites take a last look from the center after the rounds, for the verdicts."""
     standard_errors: bool | None = None
     """Whether the fit ends with an exchange about the precision of its parameters; None where that is no large one."""
+    secure_sums: bool = False
+    """Whether the center is to see nothing but sums over at least three sites."""
     columns: tuple[str, ...] | None = None
     """Column names, in order, that a site compares with its own; None asks for no names."""
     given: Params | None = field(default=None, compare=False)

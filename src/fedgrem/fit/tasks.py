@@ -192,12 +192,12 @@ class ScoreReply(NamedTuple):
 def path_step(spec: FitSpec, stack: Stack, request: PathRequest) -> PathReply:
     """The algorithm's own local step for every fit of the path, each on the rows that it may see."""
     seen, _ = stack.halves(spec.seed, int(request.parts[0]))
-    reply: Upload = spec.algorithm.local_step(spec.family, seen, _halves_first(request.fits), spec.seed)
+    reply: Upload = spec.algorithm.local_step(spec.family, seen, halves_first(request.fits), spec.seed)
     fits: Upload = map_arrays(lambda leaf: leaf.reshape(len(stack), 2, *leaf.shape[1:]), reply)
     return PathReply(fits, stack.n_rows)
 
 
-def _halves_first(fits: Any) -> Any:
+def halves_first(fits: Any) -> Any:
     """What is sent to the fits of c sites, ``(c, 2, M, ...)``, as that to 2c of them, ``(2c, M, ...)``."""
 
     def flat(leaf: Array) -> Array:
@@ -209,7 +209,7 @@ def _halves_first(fits: Any) -> Any:
 def path_score(spec: FitSpec, stack: Stack, request: ScoreRequest) -> ScoreReply:
     """Every row judged by the fits that have not seen it: what each penalty gains over the first, per row."""
     _, unseen = stack.halves(spec.seed, int(request.parts[0]))
-    _, per_row = spec.family.row_scores(unseen, _halves_first(request.fits))
+    _, per_row = spec.family.row_scores(unseen, halves_first(request.fits))
     # Against the middle of the path, and bounded: alone, a site of few rows may fit so badly that all looks equal.
     away = per_row - per_row[:, [per_row.shape[1] // 2]]
     away = np.clip(np.nan_to_num(away, nan=-MOST_PER_ROW), -MOST_PER_ROW, MOST_PER_ROW)

@@ -90,6 +90,8 @@ def suspicion(summary: Summary) -> Line:
         reason = "this fit has no center to hold them against" if not _too_small(summary) else "all have too few rows"
         return Line("open", "not judged", f"The sites were not judged: {reason}.")
     suspect = [site for site in summary.oddest_first if site.suspect]
+    if not any(site.evidence for site in summary.sites):
+        return Line("open", "not judged", "The center saw sums over sites only: nobody can say which one is suspect.")
     if not suspect:
         none = "none is farther out, or fits its own rows worse or better, than its size and the other sites explain"
         return Line("yes", "none suspect", "", "No site", f" is suspect: {none}.")
