@@ -427,3 +427,15 @@ def test_a_table_of_mixed_columns_is_fitted_shown_and_predicted(mixed, capsys):
 def test_what_does_not_go_with_a_table_is_said(mixed, arguments, message, capsys):
     assert run("fit", mixed / "mixed.csv", "-s", "hospital", "-r", 2, "-o", mixed / "no", *arguments) == 1
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_plan_answers_in_sentences_and_refuses_what_cannot_be(capsys):
+    arguments = "plan", "--sites", 5, "--rows", 60, "--columns", 2, "--components", 2, "--separation", 6
+    assert run(*arguments, "--similarity", 0, "--target", 0.2) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Federating pays: the largest error of a component goes from" in out
+    assert "A site alone would need about" in out
+    assert "For a largest error of 0.20: about" in out
+    assert "bad sites yes 0 of 5 sites are bad" in out
+    assert run("plan", "--sites", 5, "--bad", 3) == 1
+    assert_one_error(capsys.readouterr().err, "3 of 5 sites are bad; no method can tell")

@@ -12,6 +12,7 @@ from fedgrem import __version__
 from fedgrem.cli.demo import demo
 from fedgrem.cli.fit import fit, select
 from fedgrem.cli.model import add_site, predict, report, show
+from fedgrem.cli.plan import plan
 from fedgrem.cli.reproduce import reproduce
 from fedgrem.cli.screen import complain
 from fedgrem.cli.site import app as site_app
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, select, show, report, predict, add_site, reproduce, replay):
+for command in (demo, plan, fit, select, show, report, predict, add_site, reproduce, replay):
     app.command()(command)
 app.add_typer(sites_app, name="sites")
 app.add_typer(site_app, name="site")

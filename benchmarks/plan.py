@@ -1,0 +1,131 @@
+"""`fedgrem plan` against simulated fits: `python benchmarks/plan.py --designs 30`.
+
+Designs are drawn at random; for each, the largest error of theta over honest sites and components that is predicted
+without a fit is compared with that of default fits to simulated rows, and of fits of every site alone: medians over
+seeds. "Federating pays" where it lowers the largest error, by the median over seeds of the ratio. Finished designs are
+kept in a file, and a second call goes on from there.
+"""
+
+import argparse
+import json
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
+from fedgrem.data.simulate import simulate
+from fedgrem.kernels.scores import parameter_errors
+from fedgrem.theory.design import Design, draw_centers
+from fedgrem.theory.predict import PAYS, predict
+
+NEAR = 0.25
+FOR_CALIBRATION = 1000
+"""Number of the first design that constants are calibrated on; none of them is among those that are compared."""
+
+
+def random_design(number: int, model: Any = "gmm") -> Design:
+    """Of 5 to 30 sites; rows, columns, components, separation, similarity and bad sites as studies have them."""
+    generator = np.random.default_rng([2024, number])
+    n_sites = int(np.exp(generator.uniform(np.log(5), np.log(30.99))))
+    n_components = int(generator.integers(2, 6))
+    return Design(
+        n_sites=n_sites,
+        n_rows=int(n_components * np.exp(generator.uniform(np.log(20), np.log(120)))),
+        n_features=int(generator.integers(2, 16)),
+        n_components=n_components,
+        separation=round(float(generator.uniform(3.0, 6.0)), 1),
+        h=round(float(generator.choice([0.0, generator.uniform(0.0, 2.0)], p=[0.2, 0.8])), 2),
+        n_outliers=int(generator.integers(0, n_sites // 5 + 1)),
+        model=model,
+    )
+
+
+def simulated(design: Design, seed: int) -> tuple[float, float]:
+    """Largest error of a default fit, and of every site alone."""
+    generator = np.random.default_rng([2025, seed])
+    centers = draw_centers(design.n_components, design.n_features, design.separation, generator)
+    rows = simulate(
+        design.model, h=design.h, n_sites=design.n_sites, n_rows=design.n_rows, n_outliers=design.n_outliers,
+        centers=centers, seed=seed,
+    )  # fmt: skip
+    kind = FederatedGaussianMixture if design.model == "gmm" else FederatedRegressionMixture
+    found = []
+    for options in ({}, {"penalty": 0.0}):
+        model = kind(design.n_components, random_state=seed, standard_errors=False, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(rows.rows, *(() if rows.targets is None else (rows.targets,)))
+        theta = model.means_ if design.model == "gmm" else model.coef_
+        good = rows.honest
+        found.append(parameter_errors(model.weights_[good], theta[good], rows.weights[good], rows.theta[good])[1].max())
+    return float(found[0]), float(found[1])
+
+
+def table_of(results: list[dict[str, Any]], console: Console) -> None:
+    """A line for every design, and how often the plan was right."""
+    heads = "design", "predicted", "simulated", "ratio", "alone: predicted", "simulated", "ratio", "pays", "does it"
+    table = Table(*heads)
+    near = right = 0
+    for found in results:
+        design = Design(**found["design"])
+        errors = np.array(found["errors"])
+        expected, (together, alone) = predict(design), np.median(errors, axis=0)
+        ratio, says, does = expected.together / together, expected.pays, np.median(errors[:, 0] / errors[:, 1]) <= PAYS
+        near += abs(ratio - 1.0) <= NEAR
+        right += says == does
+        told = (expected.together, together, ratio, expected.alone, alone, expected.alone / alone)
+        words = (
+            f"K {design.n_sites}, n {design.n_rows}, p {design.n_features}, R {design.n_components}, "
+            f"{design.separation:g} apart, h {design.h:g}, {design.n_outliers} bad"
+        )
+        table.add_row(words, *(f"{value:.2f}" for value in told), *("yes" if value else "no" for value in (says, does)))
+    console.print(table)
+    console.print(
+        f"The predicted largest error is within {NEAR:.0%} of the simulated in {near} of {len(results)} designs; "
+        f"whether federating pays is right in {right}."
+    )
+
+
+def calibrate(results: list[dict[str, Any]], console: Console) -> None:
+    """What predictions are to be multiplied by: the median of simulated over predicted, without any such factor."""
+    ratios = []
+    for found in results:
+        expected = predict(Design(**found["design"]), calibrated=False)
+        ratios.append(np.median(found["errors"], axis=0) / (expected.together, expected.alone))
+    together, alone = np.median(ratios, axis=0)
+    console.print(f"Calibration({together:.2f}, {alone:.2f})")
+    console.print(f"Quartiles: {np.quantile(ratios, [0.25, 0.75], axis=0).round(2).tolist()}")
+
+
+def main() -> None:
+    """Simulate what is not in the file yet, then compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--designs", type=int, default=30)
+    parser.add_argument("--seeds", type=int, default=7, help="simulations of each design")
+    parser.add_argument("--model", choices=("gmm", "mor"), default="gmm")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="on other designs: print the constants of the prediction"
+    )
+    parser.add_argument("--file", type=Path, default=Path("plan.jsonl"), help="where finished designs are kept")
+    arguments = parser.parse_args()
+    kept = [json.loads(line) for line in arguments.file.read_text().splitlines()] if arguments.file.exists() else []
+    first = FOR_CALIBRATION if arguments.calibrate else 0
+    results = []
+    for number in range(first, first + arguments.designs):
+        key = {"design": asdict(random_design(number, arguments.model)), "seeds": arguments.seeds}
+        found = next((line for line in kept if {name: line[name] for name in key} == key), None)
+        if found is None:
+            found = key | {"errors": [simulated(Design(**key["design"]), seed) for seed in range(arguments.seeds)]}
+            with arguments.file.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+        results.append(found)
+    (calibrate if arguments.calibrate else table_of)(results, Console(width=150))
+
+
+if __name__ == "__main__":
+    main()
