@@ -79,6 +79,11 @@ class Algorithm(Protocol):
         """Whether its center rule finds how strongly to pull sites of this family together."""
         ...
 
+    @property
+    def picks_columns(self) -> bool:
+        """Whether its components are to differ in few columns, which are sought before the rounds."""
+        ...
+
     def invited(self, seed: int, number: int, names: tuple[str, ...]) -> Array:
         """(K,) which sites are asked in round ``number``; drawn by name, so that their order does not matter."""
         ...
@@ -109,6 +114,7 @@ class Options:
     penalty_decay: Any = 0.1
     pool_weights: Any = False
     rule: Any = Redescending()
+    picks_columns: Any = False
 
     def estimates(self, family: Family) -> bool:
         """Whether the center rule finds how strongly to pull: no."""

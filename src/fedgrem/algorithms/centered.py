@@ -26,6 +26,8 @@ class CenterRule(Protocol):
     name: ClassVar[str]
     estimates: ClassVar[bool]
     """Whether it finds by itself how strongly to pull; a penalty that is given is a threshold all the same."""
+    picks_columns: ClassVar[bool]
+    """Whether components are to differ in few columns, which are sought before the rounds."""
 
     def __call__(
         self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array

@@ -327,7 +327,10 @@ class FedGrEM(Options):
             told = Told(keep_absent(uploads.params, state.told.params, present), scales, state.told.known | present)
             state = state._replace(told=told)
             sent, step_scale, present = told
-        units = None if central.noise is None else family.open(None, central.noise, sent.theta.shape[-1])
+        common = central.noise
+        if common is not None and self.center_rule.picks_columns:
+            common = common.mean(axis=-2, keepdims=True)  # in one unit for all components, to compare them in
+        units = None if common is None else family.open(None, common, sent.theta.shape[-1])
         theta, start = (family.whiten(t, units) for t in (sent.theta, central.center))
         penalty = self._next_penalty(central)
         of_sites = _of_sites(penalty, state.pull.pulled)[..., None]
@@ -401,6 +404,11 @@ class FedGrEM(Options):
     def rule(self) -> CenterRule:
         """The center rule where thresholds are given."""
         return Redescending() if self.center_rule.estimates else self.center_rule
+
+    @property
+    def picks_columns(self) -> bool:
+        """Whether the center rule wants components to differ in few columns."""
+        return self.center_rule.picks_columns
 
     def estimates(self, family: Family) -> bool:
         """Whether the center rule finds how strongly to pull: where estimates have errors that rows tell of."""

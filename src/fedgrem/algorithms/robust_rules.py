@@ -21,6 +21,7 @@ class RobustRule:
 
     name: ClassVar[str]
     estimates: ClassVar[bool] = False
+    picks_columns: ClassVar[bool] = False
     bad: float = 0.2
     mixing: bool = False
 

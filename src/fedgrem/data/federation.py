@@ -1,7 +1,7 @@
 """Federation: the rows of every site, in process, checked once and stacked for the engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,6 +107,11 @@ class Federation:
             np.concatenate([site.row_weight for site in self.sites]),
         )
         return Federation((pot,), self.columns)
+
+    def of_columns(self, places: Sequence[int]) -> "Federation":
+        """The same rows with some of their columns."""
+        sites = tuple(replace(site, rows=site.rows[:, list(places)]) for site in self.sites)
+        return Federation(sites, tuple(self.columns[j] for j in places), self.types)
 
     def in_units(self, units: Units, *, intercept: bool = False) -> "Federation":
         """The same rows in other units, the response of a regression last; a column of ones is added on demand."""

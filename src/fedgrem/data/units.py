@@ -54,11 +54,22 @@ class UnitsPlan(NamedTuple):
     One of them that is constant at a site tells nothing there, and counts as missing in a fit."""
     within: bool = False
     """Whether columns and response are taken about each site's own means, which a site intercept stands for."""
+    kept: tuple[int, ...] | None = None
+    """Places of the columns that the fit is about, in order; None is all columns."""
 
     @property
     def as_it_is(self) -> bool:
         """Whether rows stay as they are."""
         return not self.standardize and not self.intercept
+
+    def of_kept(self, census: Census) -> Census:
+        """What sites say of the columns that the fit is about."""
+        if self.kept is None:
+            return census
+        places = list(self.kept)
+        return census._replace(
+            mean=census.mean[..., places], deviation=census.deviation[..., places], seen=census.seen[..., places]
+        )
 
     def units(self, means: Array, deviations: Array) -> Units | None:
         """The common units of sites with these means and deviations, ``(K, p)``; None leaves their rows as they are."""
@@ -83,6 +94,8 @@ class UnitsPlan(NamedTuple):
 
         Rows to predict are not taken about their own means, but about those of the fit, which the intercepts know.
         """
+        if self.kept is not None:
+            federation = federation.of_columns(self.kept)
         if fitting and self.scaled:
             federation = Federation(tuple(self._without(site) for site in federation.sites), federation.columns)
         if fitting and self.within:

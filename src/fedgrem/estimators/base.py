@@ -25,6 +25,7 @@ from fedgrem.estimators.parameters import check_choice, check_count, check_numbe
 from fedgrem.estimators.progress import teller
 from fedgrem.estimators.selection import Search, check_components, choose, is_fixed
 from fedgrem.estimators.verdicts import expose_verdicts, log_volume
+from fedgrem.fit.columns import run_sparse
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
 from fedgrem.fit.selection import CRITERIA, Tally, tally
@@ -154,6 +155,10 @@ class BaseFederatedMixture(FittedMixture):
         """One fit of a number of components; a candidate is only compared with others."""
         spec = self._spec(candidate=candidate)
         spec = replace(spec, score=spec.score or smaller is not None, smaller=smaller)
+        if spec.algorithm.picks_columns:
+            if engine != IN_PROCESS:
+                raise InputError("center='sparse' is for fits in process as yet; leave engine out.")
+            return run_sparse(spec, lambda one: InProcess(federation, one), on_progress)
         if engine != IN_PROCESS:
             elsewhere: FitResult = fit_elsewhere(spec, federation, engine, on_progress).result
             return elsewhere
@@ -252,11 +257,20 @@ class BaseFederatedMixture(FittedMixture):
                     f"{name}={getattr(self, name)!r} is for algorithms that pull sites to the center, and "
                     f"{traits.title} does not; leave it out, or use algorithm='fedgrem'."
                 )
+        if algorithm.picks_columns:
+            self._check_sparse()
         if self._missing_allowed() and traits.whole_rows:
             raise InputError(
                 f"missing='em' does not go with {traits.title}, whose sites send sums over complete rows; use "
                 "'fedgrem', 'fedem', 'tgmm' or a local or pooled one."
             )
+
+    def _check_sparse(self) -> None:
+        """Refuse what a center of few columns does not go with."""
+        raise InputError(
+            f"center='sparse' is for FederatedGaussianMixture, and this is a {type(self).__name__}; use another center "
+            "rule, or leave it out."
+        )
 
     def _validate_federation(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Table, Federation]:
         table = gather(X, sites)
@@ -315,6 +329,8 @@ class BaseFederatedMixture(FittedMixture):
         self.n_rounds_ = result.n_rounds
         self.converged_ = result.converged
         self.unsettled_sites_ = np.array(result.unsettled, dtype=str)
+        if result.columns is not None:
+            self.informative_columns_ = np.array(result.columns)
         self._expose_path(result)
         self.history_ = {name: kept.copy() for name, kept in result.history.items()}
         self.history_["log_likelihood"] -= log_volume(self, result)
@@ -353,12 +369,19 @@ class BaseFederatedMixture(FittedMixture):
 
     def _column_notes(self, result: FitResult) -> tuple[list[str], list[str]]:
         """Sentences about columns that say nothing at a site, to warn by and to know."""
-        grave, _ = column_notes(self._column_names(), result, {}, (), completed=False)
+        names = self._column_names()
+        if result.columns is not None:
+            names = [names[j] for j in result.columns]
+        grave, _ = column_notes(names, result, {}, (), completed=False)
         return ([], grave) if self._has_target else (grave, [])  # a covariate may be constant beside an intercept
 
     def _note(self, result: FitResult) -> None:
         """Say what columns are missing or constant at sites, in ``notes_`` and as a warning."""
         grave, mild = self._column_notes(result)
+        if result.columns is not None and (result.center == result.center[:1]).all() and len(result.center) > 1:
+            grave.append(
+                "no column clearly differs between the components; there may be none, or too few rows to find them."
+            )
         self.notes_ = np.array([*grave, *mild], dtype=str)
         if grave:
             more = f" And {len(grave) - 3} more like it, in notes_." if len(grave) > 3 else ""

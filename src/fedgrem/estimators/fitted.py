@@ -66,6 +66,11 @@ class FittedMixture(WithErrors, BaseEstimator):
         """In which units the fit runs."""
         return UnitsPlan(standardize=False)
 
+    def _fitted_plan(self) -> UnitsPlan:
+        """The same of the fit that was made, which may be about some of the columns only."""
+        columns = getattr(self, "informative_columns_", None)
+        return self._units_plan()._replace(kept=None if columns is None else tuple(columns.tolist()))
+
     def _fit_units(self) -> Units | None:
         """The units in which the fit ran; None if those of the rows."""
         return None
@@ -172,7 +177,9 @@ class FittedMixture(WithErrors, BaseEstimator):
         site = Site("", rows, target, np.ones(len(rows)))
         columns = tuple(f"x{j}" for j in range(rows.shape[1]))
         units = self._fit_units()
-        scaled = self._units_plan().apply(Federation((site,), columns), units, fitting=False).sites[0]
+        plan = self._fitted_plan()
+        scaled = plan.apply(Federation((site,), columns), units, fitting=False).sites[0]
+        rows = rows if plan.kept is None else rows[:, list(plan.kept)]
         stack = stack_sites([scaled], gaps=bool(np.isnan(rows).any()))
         one: Params = map_arrays(lambda leaf: np.asarray(leaf)[None], params)
         with np.errstate(all="ignore"):

@@ -7,8 +7,10 @@ from sklearn.utils import check_random_state
 
 from fedgrem.data.federation import Units
 from fedgrem.data.units import UnitsPlan
+from fedgrem.errors import InputError
 from fedgrem.estimators.density import FederatedDensity
 from fedgrem.estimators.parameters import check_choice, check_count
+from fedgrem.estimators.selection import is_fixed
 from fedgrem.families.base import Family
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
@@ -91,6 +93,8 @@ class FederatedGaussianMixture(FederatedDensity):
     site_gain_, site_gain_se_ : (K,) each site's gain at ``penalty_``, by fits to a part of its rows; NaN if not
         compared
     local_only_ : (K,) which sites got their own fit back
+    informative_columns_ : (q,) with ``FedGrEM(center="sparse")``: places of the columns in which components differ,
+        which are those that all of the above is about
     n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
     n_parameters_ : free parameters of the fit, as :meth:`bic` counts them
     site_verdict_ : (K,) "at the center", "similar", "own answer", "suspect", or "not judged" where there is no center
@@ -139,6 +143,20 @@ class FederatedGaussianMixture(FederatedDensity):
         check_choice("covariance_type", self.covariance_type, tuple(STRUCTURES))
         check_choice("missing", self.missing, ("refuse", "em"))
         super()._check_parameters()
+
+    def _check_sparse(self) -> None:
+        if self.covariance_type in ("tied", "full"):
+            raise InputError(
+                f"center='sparse' takes columns as independent given the component, and covariance_type="
+                f"{self.covariance_type!r} does not; use 'diag', 'spherical' or 'identity'."
+            )
+        if not is_fixed(self.n_components):
+            raise InputError(
+                f"center='sparse' fits other columns for every number of components, and these cannot be compared; "
+                f"give n_components as one number, got {self.n_components!r}."
+            )
+        if self.means_init is not None:
+            raise InputError("center='sparse' searches for its columns and starts; leave out means_init.")
 
     def _missing_allowed(self) -> bool:
         return bool(self.missing == "em")

@@ -119,7 +119,8 @@ def _fit_one(model: "BaseFederatedMixture", federation: Federation, name: str) -
     chosen = copy.copy(model)
     chosen.n_components = model.n_components_
     spec = as_one_site(chosen._spec(), frozen, max(float(model.tol), LEAST_TOL))
-    census = take_census(federation.sites[0])
+    spec = replace(spec, units=model._fitted_plan())
+    census = spec.units.of_kept(take_census(federation.sites[0]))
     constant = spec.units.constant(census.deviation)
     agreed = Agreed(model._fit_units(), bool(census.gaps or constant.any()))
     result, _ = converse(join(spec, name, center, agreed), InProcess(federation, spec))

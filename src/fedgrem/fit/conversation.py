@@ -80,6 +80,7 @@ class Cost:
 
     PURPOSES = (
         ("census", ("census",)),
+        ("columns", ("variation", "contrast")),
         ("start", ("size", "start", "compare", "joint_start")),
         ("penalty", ("path_step", "path_score", "weights_score")),
         ("look", ("look",)),

@@ -199,9 +199,9 @@ def _checked(what: str, name: str, value: Any, hint: Any) -> Any:
         if value is not None and (not isinstance(value, list | tuple) or not all(isinstance(n, str) for n in value)):
             raise InputError("the spec's columns are not a list of names.")
         return None if value is None else tuple(value)
-    if name == "scaled":
+    if name in ("scaled", "kept"):
         if value is not None and (not isinstance(value, list | tuple) or not all(type(j) is int for j in value)):
-            raise InputError("the spec's units scale columns that are not a list of places.")
+            raise InputError(f"the spec's units have {name} columns that are not a list of places.")
         return None if value is None else tuple(value)
     if name == "types":
         return columns_from_plain(value)

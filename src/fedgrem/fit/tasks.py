@@ -314,6 +314,73 @@ def information(spec: FitSpec, stack: Stack, params: Params) -> Information:
     return Information(Params(held, params.theta), packed, stack.n_rows)
 
 
+# -- which columns of many tell components apart
+
+
+class Directions(NamedTuple):
+    """What a site is sent."""
+
+    axes: Array
+    """(p, d) orthonormal."""
+
+
+class Found(NamedTuple):
+    """What a site is sent after a fit."""
+
+    params: Params
+    """(R,), (R, q), of the columns that the fit was about."""
+    columns: Array
+    """(q,) which these are."""
+
+
+class Contrast(NamedTuple):
+    """What it answers: posterior sums of all columns."""
+
+    held: Array
+    """(R,) rows."""
+    away: Array
+    """(R, p) sums of the rows about their mean."""
+    n_rows: Array
+    """() the total row weight."""
+
+
+class Variation(NamedTuple):
+    """What it answers: sums over its rows."""
+
+    product: Array
+    """(p, d) the columns' covariances without their variances, times the axes."""
+    n_rows: Array
+    """() the total row weight."""
+
+
+def variation(spec: FitSpec, stack: Stack, sent: Directions) -> Variation:
+    """How the columns of the sites vary together along the axes, in the units of the fit."""
+    rows, square = _about_means(stack)
+    weighted = (stack.weight / stack.n_rows[:, None])[..., None] * (rows @ sent.axes)
+    return Variation(rows.swapaxes(-1, -2) @ weighted - square[..., None] * sent.axes, stack.n_rows)
+
+
+def contrast(spec: FitSpec, stack: Stack, sent: Found) -> Contrast:
+    """How all columns differ between the components of a fit that was about some of them."""
+    part = Stack(stack.names, stack.rows[..., sent.columns[0]], None, stack.weight)
+    posterior, _ = spec.family.row_scores(part, sent.params)
+    mass = posterior * stack.weight[:, None]
+    rows, _ = _about_means(stack)
+    return Contrast(mass.sum(axis=-1), mass @ rows, stack.n_rows)
+
+
+def _about_means(stack: Stack) -> tuple[Array, Array]:
+    """Rows about their site's mean ``(c, n, p)``, and the variances of their columns ``(c, p)``."""
+
+    def make(whole: Stack) -> tuple[Array, Array]:
+        share = whole.weight / whole.n_rows[:, None]
+        rows = whole.rows - share[:, None] @ whole.rows
+        return rows, (share[:, None] @ (rows * rows))[:, 0]
+
+    found: tuple[Array, Array] = stack.derive("about means", make)
+    return found
+
+
 TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "size": size,
     "start": start,
@@ -326,5 +393,7 @@ TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "score": score,
     "look": look,
     "information": information,
+    "variation": variation,
+    "contrast": contrast,
 }
 """name -> function of the spec, the stacked rows and the mail."""

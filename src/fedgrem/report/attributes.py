@@ -23,6 +23,8 @@ KINDS = {
 }
 LEAST_UNIT = 1e-300
 """Something to divide by where a standard deviation is 0."""
+MOST_COLUMNS = 20
+"""Informative columns that a sentence names."""
 
 
 def check_fitted(model: BaseFederatedMixture) -> None:
@@ -85,8 +87,10 @@ def has_response(model: BaseFederatedMixture) -> bool:
 
 
 def column_names(model: BaseFederatedMixture) -> list[str]:
-    """Of the table that was fitted; empty if its columns had no names."""
-    return [str(name) for name in getattr(model, "feature_names_in_", [])]
+    """Of the columns that the fit is about; empty if those of the table had no names, and the fit is about all."""
+    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
+    places = getattr(model, "informative_columns_", None)
+    return names if places is None else [names[j] if names else f"x{j}" for j in places]
 
 
 def parameter_names(model: BaseFederatedMixture) -> list[str]:
@@ -99,6 +103,16 @@ def parameter_names(model: BaseFederatedMixture) -> list[str]:
     if model._theta_name != "params" or getattr(model, "n_features_in_", -1) == n_parameters:
         return [f"x{j}" for j in range(n_parameters)]
     return [f"theta[{j}]" for j in range(n_parameters)]
+
+
+def sparse_notes(model: BaseFederatedMixture) -> list[str]:
+    """In which columns components differ, in a sentence; none unless the fit is about some columns only."""
+    if not hasattr(model, "informative_columns_"):
+        return []
+    names = column_names(model)
+    more = ", ..." if len(names) > MOST_COLUMNS else ""
+    told = ", ".join(names[:MOST_COLUMNS]) + more
+    return [f"The fit is about {len(names)} of {model.n_features_in_} columns, in which components differ: {told}."]
 
 
 def spread_within(model: BaseFederatedMixture) -> Array | None:

@@ -18,6 +18,7 @@ from fedgrem.report.attributes import (
     pull_words,
     selection_of,
     sharing,
+    sparse_notes,
     suspect_beyond,
     traits,
 )
@@ -184,7 +185,10 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         sharing=sharing(model),
         n_local_only=int(model.local_only_.sum()),
         profile=model.profile() if isinstance(model, FederatedTableMixture) else None,
-        notes=tuple(str(note) for note in getattr(model, "notes_", ())),  # older saved models have none
+        notes=(
+            *sparse_notes(model),
+            *(str(note) for note in getattr(model, "notes_", ())),
+        ),  # older saved models have none
     )
 
 
