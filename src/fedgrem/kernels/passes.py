@@ -9,8 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedgrem.kernels.center import EPS, MOST_NEWTON, row_norm
+from fedgrem.kernels.center import EPS, row_norm
 from fedgrem.types import Array
+
+MOST_CURVED = 64
+"""Dimensions up to which second derivatives are summed: a pass is dearer than its numbers."""
 
 
 class ClippedSums(NamedTuple):
@@ -46,7 +49,7 @@ def clipped(theta: Array, weight: Array, threshold: Array, center: Array) -> Cli
     u = weight * np.divide(bounded, distance, out=np.ones_like(distance), where=distance > 0)
     size = theta.shape[-1]
     triangle = np.zeros((*distance.shape, 0))
-    if size <= MOST_NEWTON:
+    if size <= MOST_CURVED:
         i, j = np.tril_indices(size)
         unit = away / np.where(distance > 0, distance, 1.0)[..., None]
         lost = np.where(bounded < distance, u, 0.0)[..., None] * unit[..., i] * unit[..., j]
@@ -56,7 +59,7 @@ def clipped(theta: Array, weight: Array, threshold: Array, center: Array) -> Cli
 
 def sums_like(lead: tuple[int, ...], size: int) -> ClippedSums:
     """Zeros of the shapes of a sum of ``lead`` problems ``(..., R)`` in so many dimensions."""
-    packed = size * (size + 1) // 2 if size <= MOST_NEWTON else 0
+    packed = size * (size + 1) // 2 if size <= MOST_CURVED else 0
     one = np.zeros(lead)
     return ClippedSums(one, one, np.zeros((*lead, size)), one, np.zeros((*lead, packed)))
 
