@@ -206,4 +206,4 @@ def count_numbers(message: Any) -> int:
     """How many numbers a message holds."""
     if isinstance(message, tuple):
         return sum(count_numbers(part) for part in message)
-    return 0 if message is None else int(np.asarray(message).size)
+    return 0 if message is None else int(np.size(message))

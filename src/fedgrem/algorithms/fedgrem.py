@@ -20,9 +20,9 @@ from fedgrem.algorithms.base import (
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, EmpiricalBayes, Redescending, pool_weights
 from fedgrem.algorithms.centered import Centered, CenterRule
 from fedgrem.data.stack import Stack
-from fedgrem.families.base import Family, weights_of
+from fedgrem.families.base import Family, Pulled, weights_of
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
-from fedgrem.kernels.center import between_sites, capped_rows, row_norm, shrink
+from fedgrem.kernels.center import WHOLE, between_sites, capped_rows, row_norm, shrink
 from fedgrem.kernels.log_ratio import shrink_weights
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
@@ -62,6 +62,12 @@ class State(NamedTuple):
     """() rounds so far."""
     penalty: Array
     """(...) lambda of the last round."""
+    growth: Array
+    """(...) what the recursion of lambda adds in every round."""
+    of_weights: Array
+    """(K, ...) lambda of the mixture weights."""
+    counted: Array
+    """(K,) rows that a site counts for at the center."""
     pull: Pull
     first_weights: Array | None
     """(K, ..., R) before round 1, by which the paper scales its steps; None where they are not used."""
@@ -205,16 +211,28 @@ class FedGrEM(Options):
         """Begin at the coordinate-wise median of the starts, with lambda_0."""
         center, noise = np.median(start.theta, axis=0), middle(start.noise)
         first = start.weights if self.step_weights == "initial" else None
-        state = State(np.zeros((), dtype=int), np.full(pull.penalty.shape, FIRST_PENALTY), pull, first, noise)
+        n_sites, (*_, n_components, size) = len(n_rows), start.theta.shape
+        of_weights = full_penalty(pull.weights_penalty, n_components - 1.0, n_sites) + np.zeros(pull.penalty.shape)
+        state = State(
+            np.zeros((), dtype=int),
+            # No penalty is no pull at all, from the first round: lambda_0 is not to linger where nothing is shared.
+            np.where(pull.penalty == 0, 0.0, FIRST_PENALTY),
+            full_penalty(pull.penalty, size, n_sites),
+            _of_sites(of_weights, pull.pulled),
+            capped_rows(n_rows),
+            pull,
+            first,
+            noise,
+        )
         if self.memory:
             flat = center.reshape(pull.penalty.size, -1)
             state = state._replace(trail=new_trail(flat, self.memory), held=(start, center, noise))
         if self.sites < 1.0:
-            state = state._replace(told=Told(start, np.ones(start.weights.shape), np.zeros(len(n_rows), dtype=bool)))
+            state = state._replace(told=Told(start, np.ones(start.weights.shape), np.zeros(n_sites, dtype=bool)))
         if pull.estimated:
             units = None if noise is None else family.open(None, noise, start.theta.shape[-1])
             theta, about = (family.whiten(t, units) for t in (start.theta, center))
-            between, trusted = between_sites(theta, self._rows(n_rows, start.weights), about)
+            between, trusted = between_sites(theta, self._rows(_along(n_rows, start.weights), start.weights), about)
             state = state._replace(between=between, trust=trusted)
         common = None if self.pool_weights is False else middle_weights(start.weights)
         return Central(start, center, n_rows, noise, state, common)
@@ -224,7 +242,7 @@ class FedGrEM(Options):
         state: State = central.extra
         n_sites = len(central.n_rows)
         steps = self.local_steps if self._is_within(state, LONG_ROUNDS) else 1
-        penalty = _of_sites(self._next_penalty(central), state.pull.pulled)
+        penalty = _of_sites(self._next_penalty(state), state.pull.pulled)
         return Broadcast(
             central.params,
             Toward(
@@ -235,7 +253,7 @@ class FedGrEM(Options):
                 np.full(n_sites, int(state.played)),
                 state.first_weights,
                 None if central.weights is None else for_all(central.weights, n_sites),
-                None if central.weights is None else self._weights_penalty(central),
+                None if central.weights is None else state.of_weights,
                 None if self.batch == 1.0 else np.full(n_sites, self._batch(central)),
                 None if state.between is None else for_all(state.between, n_sites),
                 state.trust,
@@ -249,7 +267,7 @@ class FedGrEM(Options):
         toward: Toward = sent.extra
         weights, theta, noise = sent.params
         width = stack.rows.shape[-1]
-        n_rows = stack.n_rows.reshape(-1, *(1,) * (weights.ndim - 1))
+        n_rows = _along(stack.n_rows, weights)
         steps, played = int(toward.steps[0]), int(toward.round[0])
         share = 1.0 if toward.batch is None else float(toward.batch[0])
         scale = family.open(stack, noise, width)
@@ -263,44 +281,35 @@ class FedGrEM(Options):
             params = Params(weights, theta, noise)
             sums = family.expect(here, params, scale, scored=step == steps - 1)
             weights = weights_of(sums)
-            within = self._threshold(n_rows, weights, toward.penalty[..., None])
-            rows = self._rows(stack.n_rows, weights)
-
-            def pull(theta: Array, step_scale: Array, within: Array = within, rows: Array = rows) -> Array:
-                away = row_norm(family.whiten(theta - toward.center, units))
-                if toward.between is None or toward.trust is None:
-                    return shrink(theta, toward.center, within * _bounded(step_scale), away)
-                part = toward.trust / (1.0 + rows * toward.between)
-                return shrink(theta, toward.center, within, away, part)
-
+            pull = None if steps == 1 else self._pull(family, toward, units, n_rows, weights)
             if toward.between is None:
-                several = pull if steps > 1 else None
-                theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights, several)
+                theta, step_scale = family.ascend(here, params, sums, self.step_size, toward.first_weights, pull)
             else:
                 theta, step_scale = family.maximize(here, params, sums), np.ones_like(weights)
-            if step < steps - 1:
+            if pull is not None and step < steps - 1:
                 if toward.weights is not None and toward.weights_penalty is not None and toward.weights_penalty.any():
                     weights = shrink_weights(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
                 theta = pull(theta, step_scale)
         moved = Params(weights, theta, family.noise_step(sums, theta, noise))
         return Upload(moved, step_scale, stack.n_rows, sums.log_likelihood)
 
+    def _pull(self, family: Family, toward: Toward, units: Any, n_rows: Array, weights: Array) -> Pulled:
+        """What shrinks sites towards the center they were sent, between their steps; ``n_rows`` (c, ..., 1)."""
+        within = toward.penalty[..., None] / np.sqrt(n_rows * self.share(weights))
+        part: Array | float = WHOLE
+        if toward.between is not None and toward.trust is not None:
+            part = toward.trust / (1.0 + self._rows(n_rows, weights) * toward.between)
+
+        def pull(theta: Array, step_scale: Array) -> Array:
+            away = row_norm(family.whiten(theta - toward.center, units))
+            return shrink(theta, toward.center, within * _bounded(step_scale), away, part)
+
+        return pull
+
     # -- at the center
 
-    def _next_penalty(self, central: Central) -> Array:
-        n_sites, size = len(central.n_rows), central.params.theta.shape[-1]
-        state: State = central.extra
-        constant = state.pull.penalty
-        # No penalty is no pull at all, from the first round: lambda_0 is not to linger where there is nothing to share.
-        moving = self.penalty_decay * state.penalty + full_penalty(constant, size, n_sites)
-        return np.where(constant == 0, 0.0, moving)
-
-    def _weights_penalty(self, central: Central) -> Array:
-        """(K, ...) lambda of the weights."""
-        state: State = central.extra
-        constant = np.broadcast_to(state.pull.weights_penalty, state.pull.penalty.shape)
-        penalty = full_penalty(constant, central.params.weights.shape[-1] - 1.0, len(central.n_rows))
-        return _of_sites(penalty, state.pull.pulled)
+    def _next_penalty(self, state: State) -> Array:
+        return np.asarray(self.penalty_decay * state.penalty + state.growth)
 
     def share(self, weights: Array) -> Array:
         """(..., R) what a component counts for at the center: its part of its site's rows, relative to an even one."""
@@ -309,12 +318,8 @@ class FedGrEM(Options):
         return np.asarray(np.maximum(weights * weights.shape[-1], LEAST_PART))
 
     def _rows(self, n_rows: Array, weights: Array) -> Array:
-        """(K, ..., R) how many rows a component holds."""
-        return np.asarray(n_rows.reshape(-1, *(1,) * (weights.ndim - 1)) * self.share(weights) / weights.shape[-1])
-
-    def _threshold(self, n_rows: Array, weights: Array, penalty: Array) -> Array:
-        """(..., R) of a full step."""
-        return np.asarray(penalty / np.sqrt(n_rows * self.share(weights)))
+        """(K, ..., R) how many rows a component holds; ``n_rows`` (K, ..., 1)."""
+        return np.asarray(n_rows * self.share(weights) / weights.shape[-1])
 
     def central_step(
         self, family: Family, central: Central, uploads: Upload, present: Array
@@ -332,32 +337,30 @@ class FedGrEM(Options):
             common = common.mean(axis=-2, keepdims=True)  # in one unit for all components, to compare them in
         units = None if common is None else family.open(None, common, sent.theta.shape[-1])
         theta, start = (family.whiten(t, units) for t in (sent.theta, central.center))
-        penalty = self._next_penalty(central)
-        of_sites = _of_sites(penalty, state.pull.pulled)[..., None]
-        lead = (-1, *(1,) * (sent.weights.ndim - 1))
-        scale = np.where(present.reshape(lead), _bounded(step_scale), 1.0)
-        share = self.share(sent.weights)
-        n_rows, counted = (n.reshape(lead) for n in (central.n_rows, capped_rows(central.n_rows)))
+        penalty, everyone = self._next_penalty(state), bool(present.all())
+        share, n_rows = self.share(sent.weights), _along(central.n_rows, sent.weights)
         # A site that is fitted alone is not pulled, and its threshold of 0 gives it no say either.
-        held, weight = n_rows * share, counted * share * present.reshape(lead)
-        rows, within = held / held.shape[-1], of_sites / np.sqrt(held)
+        held, weight = n_rows * share, _along(state.counted * present, sent.weights) * share
+        within = _of_sites(penalty, state.pull.pulled)[..., None] / np.sqrt(held)
         if state.pull.estimated:
+            rows = held / held.shape[-1]
             found = self._by_likeness(state, False, theta, weight, within, rows, start, present)
         else:
+            scale = _bounded(step_scale)
+            scale = scale if everyone else np.where(_along(present, scale), scale, 1.0)
             found = self.rule(theta, weight / scale, within * scale, held, start, present)
         shrunk, center = (family.unwhiten(t, units) for t in (found.shrunk, found.center))
-        # Into the units of the noise and back is not exact: what was moved onto the center is on it.
         on_center = (found.shrunk == found.center).all(axis=-1, keepdims=True)
-        shrunk = np.where(on_center, center, shrunk)
+        if units is not None:  # into the units of the noise and back is not exact: what is on the center stays on it
+            shrunk = np.where(on_center, center, shrunk)
         noise, common, of_noise = self._shrink_noise(family, central, sent, present)
         weights, common_weights = sent.weights, central.weights
         if common_weights is not None and np.any(state.pull.weights_penalty):
-            weights_penalty = self._weights_penalty(central)
             weights, common_weights = pool_weights(
-                self.rule, weights, common_weights, weights_penalty, central.n_rows, present
+                self.rule, weights, common_weights, state.of_weights, central.n_rows, present
             )
         params = Params(weights, shrunk, noise)
-        if not present.all():
+        if not everyone:
             params = keep_absent(params, _following(central, center, common), present)
         if noise is not None and common is not None:
             params = _reseeded(params, center, common, central.n_rows)
@@ -368,11 +371,12 @@ class FedGrEM(Options):
         if self.memory:
             after = self._extrapolated(central, after)
         step = 1.0 if self.step_weights == "initial" else self.step_size
-        pulled = np.where(state.pull.pulled.reshape(lead), 1.0, 0.0)
+        pulled = _along(state.pull.pulled, weights)
         if found.between is None:
-            return after, Influence(weight * found.trust * pulled, within / step, penalty, found.iterations, found.gap)
+            say = weight * found.trust * pulled
+            return after, Influence(say, within / step, penalty, found.iterations, found.gap)
         moved = np.where(within > 0, np.where(on_center[..., 0], np.inf, row_norm(theta - found.shrunk)), 0.0)
-        say = rows * present.reshape(lead) * pulled
+        say = rows * _along(present, weights) * pulled
         return after, Influence(
             say, moved, penalty, found.iterations, found.gap, found.between, None if of_noise is None else of_noise[0]
         )
@@ -502,8 +506,13 @@ def _of_sites(penalty: Array, pulled: Array) -> Array:
     return np.where(pulled.reshape(-1, *(1,) * penalty.ndim), penalty, 0.0)
 
 
+def _along(of_sites: Array, weights: Array) -> Array:
+    """What is known of sites (K,), ``(K, ..., 1)`` beside weights ``(K, ..., R)``."""
+    return of_sites.reshape(-1, *(1,) * (weights.ndim - 1))
+
+
 def _bounded(step_scale: Array) -> Array:
-    return np.clip(step_scale, LEAST_STEP_SCALE, 1.0)
+    return np.asarray(np.minimum(np.maximum(step_scale, LEAST_STEP_SCALE), 1.0))
 
 
 def _reseeded(params: Params, center: Array, common: Array, n_rows: Array) -> Params:

@@ -45,6 +45,7 @@ class InProcess:
         self._threads = cores() if threads is None else threads
         self._pooled = spec.algorithm.traits.pools_rows
         self._ready: tuple[Agreed, list[tuple[Stack, Array]]] | None = None
+        self._divided: dict[int, tuple[list[tuple[Stack, Array]], int]] = {}
         self._secrets: list[bytes] = []
         """Of the sites, where the center only sees sums."""
         self.own: dict[str, Held] = {}
@@ -65,36 +66,39 @@ class InProcess:
             return Replies(present, _stack([take_census(site) for site in self._federation.sites]))
         if self._pooled:
             return Replies(present, self._of_pooled_rows(ask))
+        parts, threads = self._parts(ask, _numbers(self._spec, ask))
+        task, whole = TASKS[ask.task], len(parts) == 1 and len(parts[0][1]) == n_sites
+
+        def one(part: tuple[Stack, Array]) -> Any:
+            stack, places = part
+            index = _as_slice(places)
+            mail = ask.mail if whole else map_arrays(lambda leaf: leaf[index], ask.mail)
+            with np.errstate(all="ignore"):  # of this thread
+                return task(self._spec, stack, mail)
+
+        replies = _side_by_side(one, parts, threads)
+        return Replies(present, replies[0] if whole else _together(replies, [places for _, places in parts], n_sites))
+
+    def _parts(self, ask: Ask, numbers: int) -> tuple[list[tuple[Stack, Array]], int]:
+        """Who works on what, for so many numbers per row, and how many threads; the same in every full round."""
+        stacks = self._stacks(ask.agreed)
+        if ask.to is None and numbers in self._divided:
+            return self._divided[numbers]
         work = []
-        numbers = _numbers(self._spec, ask)
-        total = 0
-        for stack, places in self._stacks(ask.agreed):
-            if ask.to is not None:
-                here = np.flatnonzero(present[places])
-                if not len(here):
-                    continue
-                stack, places = (stack, places) if len(here) == len(places) else (stack.select(here), places[here])
-            total += len(stack) * stack.size * numbers
-            work.append((stack, places))
-        threads = self._threads if total >= ENOUGH else 1
+        for stack, places in stacks:
+            here = np.arange(len(places)) if ask.to is None else np.flatnonzero(ask.to[places])
+            if len(here):
+                work.append((stack, places) if len(here) == len(places) else (stack.select(here), places[here]))
+        enough = sum(len(stack) * stack.size for stack, _ in work) * numbers >= ENOUGH
+        threads = self._threads if enough else 1
         parts = [
             (stack if cut == slice(0, len(stack)) else stack.select(cut), places[cut])
             for stack, places in work
             for cut in stack.chunks(numbers, threads)
         ]
-        task = TASKS[ask.task]
-
-        def one(part: tuple[Stack, Array]) -> Any:
-            stack, places = part
-            whole = len(places) == n_sites and len(work) == 1
-            mail = ask.mail if whole else map_arrays(lambda leaf: leaf[places], ask.mail)
-            with np.errstate(all="ignore"):  # of this thread
-                return task(self._spec, stack, mail)
-
-        replies = _side_by_side(one, parts, threads)
-        if len(replies) == 1 and len(parts[0][1]) == n_sites:
-            return Replies(present, replies[0])
-        return Replies(present, _together(replies, [places for _, places in parts], n_sites))
+        if ask.to is None:
+            self._divided[numbers] = parts, threads
+        return parts, threads
 
     def _masked(self, ask: Ask, present: Array) -> Any:
         """What sites answer where only sums open; absent ones zeros."""
@@ -143,6 +147,7 @@ class InProcess:
             if self._pooled:
                 scaled = scaled.merged()
             self._ready = agreed, scaled.stacked(gaps=agreed.gaps)
+            self._divided = {}
         return self._ready[1]
 
     def _of_pooled_rows(self, ask: Ask) -> Any:
@@ -184,6 +189,12 @@ def _side_by_side(function: Callable[[Any], Any], items: list[Any], threads: int
 
 def _stack(replies: list[Census]) -> Census:
     return Census(*(np.stack(leaves) for leaves in zip(*replies, strict=True)))
+
+
+def _as_slice(places: Array) -> Any:
+    """Places one after the other as a slice, which takes a part without a copy."""
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == len(places) else places
 
 
 def _together(replies: list[Any], places: list[Array], n_sites: int) -> Any:

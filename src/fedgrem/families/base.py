@@ -25,6 +25,8 @@ A rarer component than that takes shorter steps, so that a site which has hardly
 on a handful of rows.
 """
 LEAST_WEIGHT = 1e-300
+SMALLEST, LARGEST = 1e-200, 1e200
+"""Sums of likelihoods between which nothing that counts is lost to the range of numbers."""
 FEWEST_ROWS = 2.0
 """For every component, with which a site has a noise of its own."""
 
@@ -288,9 +290,10 @@ class ExponentialFamily:
             weight = block.weight[:, None]
             told: tuple[Array, ...] = ()
             if scored:
-                peak += np.log(total)
-                peak *= weight
-                told = (peak.sum(axis=-1),)
+                value = np.log(total)
+                value += peak
+                value *= weight
+                told = (value.sum(axis=-1),)
             np.divide(weight, total, out=total)
             share *= total[:, :, None]
             mass = share.reshape(c, numbers, -1)
@@ -347,7 +350,7 @@ class ExponentialFamily:
         curvature = self.curvature(sums, theta)
         held = np.maximum(held, LEAST_SHARE / held.shape[-1] * held.sum(axis=-1, keepdims=True))
         length = held if curvature is None else np.maximum(curvature, held)
-        step, scale = (step_size / length)[..., None], np.ones_like(held) if curvature is None else held / length
+        step, scale = (step_size / length)[..., None], np.ones(held.shape) if curvature is None else held / length
         if pull is not None:
             for _ in range(self.steps_of_q - 1):
                 theta = pull(theta + step * gradient(theta), scale)
@@ -360,23 +363,42 @@ class ExponentialFamily:
 
 def posterior(
     eta: Array, features: Array, n_components: int, more: tuple[Array, ...] = ()
-) -> tuple[Array, Array, Array]:
-    """Likelihoods ``(c, B, R, n)`` relative to each row's largest, in scratch; their sums and the logs of the largest.
+) -> tuple[Array, Array, Array | float]:
+    """Likelihoods ``(c, B, R, n)`` over a scale of each row, in scratch; their sums, and the logs of these scales.
 
-    A row that no component can explain belongs to all alike; its log-likelihood says that something is wrong.
+    Rows need a scale where their likelihoods are beyond what numbers can be, so only sites with such rows take the time
+    to find one: the largest over components. A row that no component can explain belongs to all alike; its
+    log-likelihood says that something is wrong.
     """
-    c, numbers, _ = eta.shape
-    share = scratch("posterior", (c, numbers, features.shape[1]))
+    share, total = _exponentials(eta, features, n_components, more, None)
+    fits = (total.min(axis=(1, 2)) > SMALLEST) & (total.max(axis=(1, 2)) < LARGEST)
+    if fits.all():
+        return share, total, 0.0
+    beyond, peak = np.flatnonzero(~fits), np.zeros(total.shape)
+    some = tuple(term if len(term) == 1 else term[beyond] for term in more)
+    scaled, total[beyond] = _exponentials(eta[beyond], features[beyond], n_components, some, here := peak[beyond])
+    share[beyond], peak[beyond] = scaled, here
+    return share, total, peak
+
+
+def _exponentials(
+    eta: Array, features: Array, n_components: int, more: tuple[Array, ...], peak: Array | None
+) -> tuple[Array, Array]:
+    """Likelihoods and their sums; over each row's largest, whose logs are written to ``peak``, if that is given."""
+    shape = (*eta.shape[:2], features.shape[1])
+    share = scratch("posterior", shape) if peak is None else np.empty(shape)
     np.matmul(eta, features.swapaxes(-1, -2), out=share)
     for term in more:
         share += term
-    share = share.reshape(c, -1, n_components, features.shape[1])
-    peak = share.max(axis=2)
-    share -= peak[:, :, None]
-    if not np.isfinite(peak).all():
-        share[~np.broadcast_to(np.isfinite(peak)[:, :, None], share.shape)] = 0.0
-    np.exp(share, out=share)
-    return share, share.sum(axis=2), peak
+    share = share.reshape(len(share), -1, n_components, features.shape[1])
+    if peak is not None:
+        share.max(axis=2, out=peak)
+        share -= peak[:, :, None]
+        if not np.isfinite(peak).all():
+            share[~np.broadcast_to(np.isfinite(peak)[:, :, None], share.shape)] = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):  # what is beyond numbers is found again, with its scale
+        np.exp(share, out=share)
+        return share, share.sum(axis=2)
 
 
 def kept_by_few(found: Array, noise: Array | None, held: Array) -> Array:

@@ -1,6 +1,6 @@
 """The rounds: local steps, a central step and bookkeeping, until the sites have settled."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,9 @@ class RoundRecord(NamedTuple):
     """() gradient norm of the central problem at its solution, in units of the common noise: the certificate."""
 
 
+Shared: TypeAlias = tuple[Array, Array, Array]
+
+
 class Patience:
     """Takes a site that alone goes on moving at its last word, so that it cannot keep the others for ever.
 
@@ -57,10 +60,14 @@ class Patience:
         self._last: Upload | None = None
         self._ended = np.zeros(n_sites, dtype=bool)
 
-    def heard(self, family: Family, central: Central, uploads: Upload, present: Array) -> Upload:
-        """The replies ``(K, ...)`` of a round, with the last words of those with whom patience has ended."""
+    def heard(self, family: Family, central: Central, uploads: Upload, present: Array, calm: bool) -> Upload:
+        """The replies ``(K, ...)`` of a round, with the last words of those with whom patience has ended.
+
+        Only a ``calm`` round, after one in which most sites were settled, can try it.
+        """
         last, self._last = self._last, uploads
-        if last is None or not present.all():
+        if last is None or not present.all() or not (calm or self._ended.any()):
+            self._moved = []
             return uploads
         held = np.maximum(central.params.weights * central.n_rows[:, None], 1.0)
         length = row_norm(family.to_noise(uploads.params.theta - last.params.theta, central.noise))
@@ -107,24 +114,26 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
     last = RoundRecord(unheard, never, none, none, np.zeros(n_sites), none, never, none)
     blank = np.zeros(central.params.weights.shape)
     influence = Influence(blank, blank, none, none, none)
-    settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
+    settled, since, stopped, movement, calm = np.zeros(n_sites, dtype=bool), 0, False, float("nan"), False
     answered, begun, waiting, patience = central.params, central, everyone(n_sites), Patience(n_sites, errors)
     for played in range(1, spec.max_rounds + 1):
         asked = algorithm.invited(spec.seed, played - 1, names)
         told = Progress("rounds", played, spec.max_rounds, movement)
         mail = algorithm.broadcast(family, central)
         replies = yield Ask("step", mail, told, to=None if asked.all() else asked, optional=True)
-        uploads: Upload = patience.heard(family, central, replies.mail, replies.present)
+        uploads: Upload = patience.heard(family, central, replies.mail, replies.present, calm)
         after, influence = algorithm.central_step(family, central, uploads, replies.present)
-        last = _record(family, central, answered, after, uploads, influence, replies.present, last)
+        shared = shared_rows(after)
+        last = _record(family, central, answered, after, uploads, influence, replies.present, last, shared)
         records.append(last)
         answered, central, waiting = keep_absent(after.params, answered, replies.present), after, waiting & ~asked
-        movement = float(median(last.movement))
+        movement, calm = float(median(last.movement)), bool(median(last.movement_in_errors) < errors)
         settled = (last.movement < spec.tol) | (last.movement_in_errors < errors)
         if waiting.any():
             continue
         center_settled = bool(
-            np.max(_relative(begun.center, after.center)) < spec.tol or _center_in_errors(family, begun, after) < errors
+            np.max(_relative(begun.center, after.center)) < spec.tol
+            or _center_in_errors(family, begun, after, shared) < errors
         )
         begun, waiting = after, everyone(n_sites)
         moving = int((~settled).sum())
@@ -155,10 +164,13 @@ def _record(
     influence: Influence,
     present: Array,
     last: RoundRecord,
+    shared: Shared,
 ) -> RoundRecord:
     def heard(new: Array, old: Array) -> Array:
         """What is new of the sites that answered, and what was last known of the others."""
-        return new if present.all() else np.where(present, new, old)
+        return new if everyone_answered else np.where(present, new, old)
+
+    everyone_answered = bool(present.all())
 
     return RoundRecord(
         log_likelihood=heard(uploads.log_likelihood, last.log_likelihood),
@@ -167,12 +179,12 @@ def _record(
         penalty=np.asarray(influence.penalty),
         distance=distances(family, after).max(axis=1),
         solver_iterations=influence.iterations,
-        movement_in_errors=heard(in_errors(family, answered, after), last.movement_in_errors),
+        movement_in_errors=heard(in_errors(family, answered, after, shared), last.movement_in_errors),
         solver_gap=influence.gap,
     )
 
 
-def _shared_rows(central: Central) -> tuple[Array, Array, Array]:
+def shared_rows(central: Central) -> Shared:
     """Rows held (K, ..., R), whether a component sits on the center, and the rows of all that do (..., R)."""
     weights = central.params.weights
     held = np.maximum(weights * central.n_rows.reshape(-1, *(1,) * (weights.ndim - 1)), 1.0)
@@ -180,7 +192,7 @@ def _shared_rows(central: Central) -> tuple[Array, Array, Array]:
     return held, there, np.where(there, held, 0.0).sum(axis=0)
 
 
-def in_errors(family: Family, before: Params, after: Central) -> Array:
+def in_errors(family: Family, before: Params, after: Central, shared: Shared | None = None) -> Array:
     """Movement of the sites ``(K, ...)`` in units of about their standard errors.
 
     Those of a parameter in units of the noise are about ``1 / sqrt(rows)``, of the rows that a component holds: at one
@@ -188,7 +200,7 @@ def in_errors(family: Family, before: Params, after: Central) -> Array:
     """
     params = after.params
     rows = after.n_rows.reshape(-1, *(1,) * (params.weights.ndim - 1))
-    held, there, common = _shared_rows(after)
+    held, there, common = shared_rows(after) if shared is None else shared
     theta = row_norm(family.to_noise(params.theta - before.theta, after.noise))
     theta *= np.sqrt(np.where(there, common, held))
     of_weights = np.sqrt(np.maximum(params.weights * (1.0 - params.weights), 1.0 / rows) / rows)
@@ -200,9 +212,9 @@ def in_errors(family: Family, before: Params, after: Central) -> Array:
     return np.asarray(moved)
 
 
-def _center_in_errors(family: Family, before: Central, after: Central) -> float:
+def _center_in_errors(family: Family, before: Central, after: Central, shared: Shared) -> float:
     """Movement of the center in units of about its standard errors."""
-    held, _, common = _shared_rows(after)
+    held, _, common = shared
     length = row_norm(family.to_noise(after.center - before.center, after.noise))
     return float(np.max(length * np.sqrt(np.maximum(common, median(held)))))
 

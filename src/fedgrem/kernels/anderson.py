@@ -6,6 +6,7 @@ import numpy as np
 
 from fedgrem.types import Array
 
+EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 GROWTH = 2.0
 """A residual this many times the last one says that the last extrapolation was a mistake."""
 
@@ -56,15 +57,18 @@ def correction(trail: Trail) -> Array:
     >>> (g(x) + correction(trail)).round(6).tolist()
     [[10.0]]
     """
-    steps, changes = np.diff(trail.points, axis=1), np.diff(trail.residuals, axis=1)
+    points, residuals = trail.points, trail.residuals
+    steps, changes = points[:, 1:] - points[:, :-1], residuals[:, 1:] - residuals[:, :-1]
     memory = steps.shape[1]
-    known = (np.arange(memory) >= memory - (trail.length[:, None] - 1))[..., None]
-    steps, changes = steps * known, changes * known
+    if (trail.length <= memory).any():
+        known = (np.arange(memory) >= memory - (trail.length[:, None] - 1))[..., None]
+        steps, changes = steps * known, changes * known
     square = changes @ changes.swapaxes(1, 2)
-    ridge = 100.0 * np.finfo(float).eps * np.trace(square, axis1=1, axis2=2) + np.finfo(float).tiny
-    square += ridge[:, None, None] * np.eye(memory)
-    right = changes @ trail.residuals[:, -1, :, None]
+    diagonal = square.reshape(len(square), -1)[:, :: memory + 1]
+    diagonal += (100.0 * EPS * diagonal.sum(axis=1) + TINY)[:, None]
+    right = changes @ residuals[:, -1, :, None]
     usable = np.isfinite(square).all(axis=(1, 2)) & np.isfinite(right).all(axis=(1, 2))
-    square[~usable], right[~usable] = np.eye(memory), 0.0
+    if not usable.all():
+        square[~usable], right[~usable] = np.eye(memory), 0.0
     moved = -(np.linalg.solve(square, right).swapaxes(1, 2) @ (steps + changes))[:, 0]
-    return np.asarray(np.where(np.isfinite(moved).all(axis=1, keepdims=True), moved, 0.0))
+    return np.where(np.isfinite(moved).all(axis=1, keepdims=True), moved, 0.0)

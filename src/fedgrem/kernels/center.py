@@ -23,7 +23,8 @@ that distance it is not trusted at all."""
 DOUBT = 1.5
 """Standard errors by which sites must differ more than chance has it before they are taken to differ at all."""
 BETWEEN_STEPS = 4
-EPS = float(np.finfo(float).eps)
+WHOLE = 1.0
+EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 
 
 class CenterSolution(NamedTuple):
@@ -62,7 +63,7 @@ def capped_rows(n_rows: Array) -> Array:
 
 
 def shrink(
-    theta: Array, center: Array, threshold: Array, length: Array | None = None, most: Array | float = 1.0
+    theta: Array, center: Array, threshold: Array, length: Array | None = None, most: Array | float = WHOLE
 ) -> Array:
     r"""Move each estimate towards the center by ``threshold``, and exactly onto it when it is closer than that.
 
@@ -80,8 +81,10 @@ def shrink(
     away = theta - center
     if length is None:
         length = row_norm(away)
-    kept = np.where(length > threshold, 1.0 - threshold / np.where(length > 0, length, 1.0), 0.0)
-    kept = np.maximum(kept, 1.0 - most)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of length 0, or infinite: nothing is kept
+        kept = np.fmax(1.0 - threshold / length, 0.0)
+    if most is not WHOLE:
+        kept = np.maximum(kept, 1.0 - most)
     away *= kept[..., None]
     away += center
     return np.asarray(away)
@@ -115,55 +118,72 @@ def shrink_to_center(
     n_sites, size = theta.shape[0], theta.shape[-1]
     # Problems first, each contiguous: what is found for one does not depend on its neighbours, to the bit.
     points = np.ascontiguousarray(theta.reshape(n_sites, -1, size).swapaxes(0, 1))
-    m, tau = (np.broadcast_to(a, theta.shape[:-1]).reshape(n_sites, -1).T.copy() for a in (weight, threshold))
-    center, total = start.reshape(-1, size).copy(), m.sum(axis=1)
-    share = m / np.where(total > 0, total, 1.0)[:, None]
+    share, limit = (
+        np.ascontiguousarray(np.broadcast_to(a, theta.shape[:-1]).reshape(n_sites, -1).T) for a in (weight, threshold)
+    )
+    c, total = start.reshape(-1, size).copy(), share.sum(axis=1)
     # With every threshold 0 any center solves the problem; take the weighted mean, which is finite and smooth.
-    free = tau.max(axis=1) == 0
-    gap, mean = np.full(len(center), np.inf), center.copy()
-    leaped = np.zeros(len(center), dtype=bool)
-    todo, iterations = np.flatnonzero(total > 0), 0  # where nobody has a say, the center stays
-    gap[total <= 0] = 0.0
-    whole = len(todo) == len(center)
-    while len(todo):
-        t, limit, w, c, any_center = points, tau, share, center, free
-        if not whole:
-            t, limit, w, c, any_center = points[todo], tau[todo], share[todo], center[todo], free[todo]
-        away = t - c[:, None]
+    limit = np.where(limit.any(axis=1, keepdims=True), np.maximum(limit, TINY), np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = share / total[:, None]
+        found, gap, iterations = _solved(points, share, limit, c, total > 0, tol, max_iterations)
+    center = found.reshape(start.shape)
+    shrunk = shrink(theta, center, np.broadcast_to(threshold, theta.shape[:-1]))
+    return CenterSolution(shrunk, center, np.asarray(iterations), np.asarray(gap.max(initial=0.0)))
+
+
+def _solved(
+    points: Array, share: Array, limit: Array, start: Array, asked: Array, tol: float, max_iterations: int
+) -> tuple[Array, Array, int]:
+    """Centers (B, q) of problems ``(B, K, q)``, their gradients' norms, and the steps taken.
+
+    Where nobody has a say, the center stays.
+    """
+    size = points.shape[-1]
+    center, gap = start, np.where(asked, np.inf, 0.0)
+    todo = np.arange(len(start))
+    now, before, mean, leaped = start, gap, start, np.zeros(len(start), dtype=bool)
+    left, iterations = asked, 0
+    while True:
+        if not left.all():  # those that are solved are put aside
+            center, gap = center.copy(), gap.copy()
+            center[todo], gap[todo] = now, before
+            if not left.any():
+                return center, gap, iterations
+            todo = todo[left]
+            points, share, limit, now, before, mean, leaped = (
+                a[left] for a in (points, share, limit, now, before, mean, leaped)
+            )
+        away = points - now[:, None]
         distance = row_norm(away)
-        bounded = np.where(any_center[:, None], distance, np.minimum(distance, limit))
-        u = w * np.divide(bounded, distance, out=np.ones_like(distance), where=distance > 0)
+        bound = limit / distance
+        u = share * np.fmin(bound, 1.0)
         mass = u.sum(axis=1)
         slope = (u[:, None] @ away)[:, 0]
         length = row_norm(slope)
         # A Newton step that did not bring the gradient down is taken back, for the reweighted mean before it.
-        astray = leaped[todo] & ~(length < gap[todo])
+        astray = leaped & ~(length < before)
         # Judged by how hard the sites pull, each at most by its threshold: a far site cannot loosen the tolerance.
-        strength = (w * bounded).sum(axis=1)
-        wrong = astray | ~(length <= tol * strength + 4.0 * EPS * (row_norm(c) + strength))
-        gap[todo] = np.where(astray, np.inf, length)
-        if not wrong.any() or iterations >= max_iterations:
-            break
+        strength = np.vecdot(u, distance)
+        left = astray | ~(length <= (tol + 4.0 * EPS) * strength + 4.0 * EPS * row_norm(now))
+        before = np.where(astray, np.inf, length)
+        if iterations >= max_iterations:
+            left = np.zeros(len(left), dtype=bool)
+        if not left.any():
+            continue
         iterations += 1
-        plain = c + slope / mass[:, None]
+        plain = now + slope / mass[:, None]
         new = plain
         if size <= MOST_NEWTON:
-            tangent = away * np.sqrt(np.where(bounded < distance, u, 0.0))[..., None]
-            tangent /= np.where(distance > 0, distance, 1.0)[..., None]
-            curvature = tangent.swapaxes(1, 2) @ -tangent
-            place = np.arange(size)
-            curvature[:, place, place] += (1.0 + 1e-9) * mass[:, None]
-            new = c + np.linalg.solve(curvature, slope[..., None])[..., 0]
+            pulled = np.where(bound < 1.0, u / np.square(distance), 0.0)
+            curvature = (away * -pulled[..., None]).swapaxes(1, 2) @ away
+            curvature.reshape(len(curvature), -1)[:, :: size + 1] += ((1.0 + 1e-9) * mass)[:, None]
+            new = now + np.linalg.solve(curvature, slope[..., None])[..., 0]
             usable = np.isfinite(new).all(axis=-1) & ~astray
-            new = np.where(usable[:, None], new, np.where(astray[:, None], mean[todo], plain))
-            leaped[todo] = usable
-            mean[todo] = plain
-        todo = todo[wrong]
-        center[todo] = new[wrong]
-        whole = whole and bool(wrong.all())
-    found = center.reshape(start.shape)
-    shrunk = shrink(theta, found, np.broadcast_to(threshold, theta.shape[:-1]))
-    return CenterSolution(shrunk, found, np.asarray(iterations), np.asarray(gap.max(initial=0.0)))
+            if not usable.all():
+                new = np.where(usable[:, None], new, np.where(astray[:, None], mean, plain))
+            leaped, mean = usable, plain
+        now = np.where(left[:, None], new, now)
 
 
 def alternate_to_center(theta: Array, weight: Array, threshold: Array, *, sweeps: int) -> CenterSolution:
@@ -203,10 +223,13 @@ def trust(theta: Array, held: Array, center: Array, present: Array | None = None
     [1.0, 1.0, 1.0, 0.64, 0.0]
     """
     away, root = row_norm(theta - center), np.sqrt(held)
-    heard = slice(None) if present is None else present
-    usual = np.maximum(median(away[heard]), median((away * root)[heard]) / root)
+    both = np.stack([away, away * root], axis=1)
+    plain, of_rows = median(both if present is None else both[present])
+    usual = np.maximum(plain, of_rows / root)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        trusted = np.minimum(np.maximum(2.0 - away / (FAR * usual), 0.0), 1.0)
     # Where most sites agree exactly, any distance would be far: then all of them count.
-    return np.asarray(np.where(usual > 0, np.clip(2.0 - away / (FAR * np.where(usual > 0, usual, 1.0)), 0, 1), 1.0))
+    return np.asarray(np.where(usual > 0, trusted, 1.0))
 
 
 def between_sites(theta: Array, rows: Array, center: Array, present: Array | None = None) -> tuple[Array, Array]:
