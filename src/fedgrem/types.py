@@ -161,6 +161,8 @@ class FitResult(NamedTuple):
     """(R,) that weights are shrunk to; None where they are each site's own."""
     columns: Array | None = None
     """(q,) places of the columns that a sparse fit is about, in which components differ; None for all columns."""
+    columns_stand_out: bool = True
+    """Whether any columns clearly vary together; components in columns that do not may be those of noise."""
 
 
 def pick(params: Params, index: Any) -> Params:

@@ -75,7 +75,7 @@ def test_the_summary_names_the_informative_columns(many):
 def test_where_no_column_tells_components_apart_a_warning_says_so():
     generator = np.random.default_rng(0)
     rows = {f"site-{k}": generator.normal(size=(40, 15)) for k in range(4)}
-    with pytest.warns(UserWarning, match="no column clearly differs between the components"):
+    with pytest.warns(UserWarning, match="no columns clearly vary together"):
         sparse(max_rounds=30, tol=1e-3).fit(rows)
 
 

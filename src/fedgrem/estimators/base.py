@@ -378,10 +378,8 @@ class BaseFederatedMixture(FittedMixture):
     def _note(self, result: FitResult) -> None:
         """Say what columns are missing or constant at sites, in ``notes_`` and as a warning."""
         grave, mild = self._column_notes(result)
-        if result.columns is not None and (result.center == result.center[:1]).all() and len(result.center) > 1:
-            grave.append(
-                "no column clearly differs between the components; there may be none, or too few rows to find them."
-            )
+        if not result.columns_stand_out:
+            grave.append("no columns clearly vary together: there may be no components, or too few rows to find them.")
         self.notes_ = np.array([*grave, *mild], dtype=str)
         if grave:
             more = f" And {len(grave) - 3} more like it, in notes_." if len(grave) > 3 else ""

@@ -12,7 +12,15 @@ from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.tasks import Contrast, Directions, Found
 from fedgrem.fit.units import common_units
 from fedgrem.kernels.center import capped_rows
-from fedgrem.kernels.columns import association, column_scores, combined, leading, least_score
+from fedgrem.kernels.columns import (
+    association,
+    column_scores,
+    combined,
+    largest_value,
+    leading,
+    least_score,
+    noise_value,
+)
 from fedgrem.kernels.randomness import generator_for
 from fedgrem.types import Array, FitResult, Params, map_arrays
 
@@ -30,13 +38,13 @@ FITS = 4
 differ between its components are taken in."""
 
 
-def find_columns(spec: FitSpec, names: tuple[str, ...]) -> Phase[Array]:
-    """Places of the columns that may be informative, in order."""
+def find_columns(spec: FitSpec, names: tuple[str, ...]) -> Phase[tuple[Array, bool]]:
+    """Places of the columns that may be informative, in order, and whether any of them stands out."""
     agreed, census = yield from common_units(spec, names)
     return (yield from with_agreement(_sought(spec, census.mean.shape[1], census.n_rows), agreed))
 
 
-def _sought(spec: FitSpec, p: int, n_rows: Array) -> Phase[Array]:
+def _sought(spec: FitSpec, p: int, n_rows: Array) -> Phase[tuple[Array, bool]]:
     size = min(DIRECTIONS, p)
     axes = np.linalg.qr(generator_for(spec.seed, "", "columns").normal(size=(p, size)))[0]
     weight = capped_rows(n_rows)
@@ -49,6 +57,7 @@ def _sought(spec: FitSpec, p: int, n_rows: Array) -> Phase[Array]:
         replies = yield Ask("variation", sent, told)
         product = combined(replies.mail.product, weight)
         if number < DENSE:
+            stand_out = largest_value(product, axes) > noise_value(p, count)
             axes = np.linalg.qr(product)[0]
             continue
         least = 0.0
@@ -67,7 +76,7 @@ def _sought(spec: FitSpec, p: int, n_rows: Array) -> Phase[Array]:
         few = np.zeros_like(product)
         few[chosen] = product[chosen]
         axes = np.linalg.qr(few)[0]
-    return np.sort(chosen)
+    return np.sort(chosen), stand_out
 
 
 def differing(spec: FitSpec, names: tuple[str, ...], columns: Array, found: FitResult) -> Phase[Array]:
@@ -101,7 +110,7 @@ def run_sparse(
     """
     whole = engine(spec)
     names = whole.site_names
-    columns, cost = converse(find_columns(spec, names), whole, on_progress)
+    (columns, stand_out), cost = converse(find_columns(spec, names), whole, on_progress)
     costs = [cost.as_dict()]
     tried: set[tuple[int, ...]] = set()
     while True:
@@ -112,7 +121,7 @@ def run_sparse(
         costs += [dict(result.cost), cost.as_dict()]
         tried.add(kept)
         if not len(found) or tuple(found.tolist()) in tried or len(tried) == FITS:
-            return result._replace(columns=columns, cost=_total(costs))
+            return result._replace(columns=columns, columns_stand_out=stand_out, cost=_total(costs))
         columns = found
 
 

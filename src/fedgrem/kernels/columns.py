@@ -13,6 +13,8 @@ from fedgrem.types import Array
 
 FALSE_COLUMNS = 0.1
 """Uninformative columns, of all, that are expected to pass a threshold."""
+TRACY_WIDOM = 2.02
+"""The 99% point of its distribution of order 1."""
 TRIMMED = 0.2
 """Share of the sites at either end whose entries are taken as those of the next: a minority cannot turn the axes."""
 
@@ -61,7 +63,7 @@ def threshold_differences(center: Array, rows: Array) -> tuple[Array, Array]:
     --------
     >>> found, informative = threshold_differences(np.array([[1.0, 3.0], [1.1, 9.0]]), np.array([50.0, 50.0]))
     >>> informative.tolist(), found.round(2).tolist()
-    ([False, True], [[1.05, 3.02], [1.05, 8.98]])
+    ([False, True], [[1.05, 3.01], [1.05, 8.99]])
     """
     n_components, size = center.shape[-2:]
     score, level = column_scores(center, rows)
@@ -92,6 +94,23 @@ def leading(product: Array, axes: Array, edge: float) -> tuple[Array, Array]:
     order = np.argsort(-values)
     order = order[: max(1, int((values[order] > edge).sum()))]
     return product @ turn[:, order], values[order]
+
+
+def largest_value(product: Array, axes: Array) -> float:
+    """The largest eigenvalue of M in the span of V, from ``product`` (p, d), which is M V."""
+    return float(np.linalg.eigvalsh(0.5 * (axes.T @ product + product.T @ axes))[-1])
+
+
+def noise_value(n_columns: int, n_rows: float) -> float:
+    """What the largest eigenvalue of correlations of p unrelated columns, less 1, seldom exceeds (Johnstone 2001).
+
+    Examples
+    --------
+    >>> round(noise_value(100, 400.0), 2)
+    1.33
+    """
+    p, n = np.sqrt(n_columns), np.sqrt(n_rows)
+    return float((p / n + 1.0) ** 2 - 1.0 + TRACY_WIDOM * (n + p) * (1.0 / n + 1.0 / p) ** (1.0 / 3.0) / n_rows)
 
 
 def association(product: Array, values: Array, n_rows: float) -> Array:
