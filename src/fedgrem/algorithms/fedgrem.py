@@ -19,9 +19,9 @@ from fedgrem.algorithms.base import (
 )
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, EmpiricalBayes, Redescending, pool_weights
 from fedgrem.algorithms.centered import Centered, CenterRule
+from fedgrem.algorithms.extrapolation import Path, begin_path, extrapolate
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, Pulled, weights_of
-from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
 from fedgrem.kernels.center import WHOLE, between_sites, capped_rows, row_norm, shrink
 from fedgrem.kernels.log_ratio import shrink_weights
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
@@ -73,10 +73,8 @@ class State(NamedTuple):
     """(K, ..., R) before round 1, by which the paper scales its steps; None where they are not used."""
     reference: Array | None
     """(..., C, s) the common noise of the starts, about which noises are shrunk; None if the noise is known."""
-    trail: Trail | None = None
-    """The last centers, to extrapolate from; None if they are not."""
-    held: tuple[Params, Array, Array | None] | None = None
-    """Parameters, center and common noise before the last extrapolation, to go back to if it was a mistake."""
+    path: Path | None = None
+    """Of the center, to extrapolate; None if that is not done."""
     told: Told | None = None
     """What sites sent last; None where all are asked in every round."""
     between: Array | None = None
@@ -225,8 +223,7 @@ class FedGrEM(Options):
             noise,
         )
         if self.memory:
-            flat = center.reshape(pull.penalty.size, -1)
-            state = state._replace(trail=new_trail(flat, self.memory), held=(start, center, noise))
+            state = state._replace(path=begin_path(start, center, noise, self.memory))
         if self.sites < 1.0:
             state = state._replace(told=Told(start, np.ones(start.weights.shape), np.zeros(n_sites, dtype=bool)))
         if pull.estimated:
@@ -368,8 +365,11 @@ class FedGrEM(Options):
         if found.between is not None:
             state = state._replace(between=found.between, trust=found.trust, of_noise=of_noise)
         after = central._replace(params=params, center=center, noise=common, extra=state, weights=common_weights)
-        if self.memory:
-            after = self._extrapolated(central, after)
+        # Where rounds differ by who is asked and by which rows, steps say little of what is to come.
+        alike = self.sites == 1.0 and self._batch(central) == 1.0 and self._is_within(state, FAST_ROUNDS)
+        if state.path is not None and alike:
+            led, path = extrapolate(central, after, state.path)
+            after = after._replace(**led._asdict(), extra=state._replace(path=path))
         step = 1.0 if self.step_weights == "initial" else self.step_size
         pulled = _along(state.pull.pulled, weights)
         if found.between is None:
@@ -418,49 +418,6 @@ class FedGrEM(Options):
         """Whether the center rule finds how strongly to pull: where estimates have errors that rows tell of."""
         return self.center_rule.estimates and family.unit_errors
 
-    def _extrapolated(self, before: Central, after: Central) -> Central:
-        """The center moved on along its path, with all that sits on it; or taken back, if the last time was a mistake.
-
-        Only the center leads: a site that keeps its own answer neither moves nor steers, whatever it sends.
-        """
-        state: State = after.extra
-        assert state.trail is not None
-        assert state.held is not None
-        # Where rounds differ by who is asked and by which rows, steps say little of what is to come.
-        if not self._is_within(state, FAST_ROUNDS) or self.sites < 1.0 or self._batch(before) < 1.0:
-            return after
-        fits = len(state.trail.length)
-        residual = (after.center - before.center).reshape(fits, -1)
-        astray = went_astray(state.trail, residual)
-        trail = extend(state.trail, before.center.reshape(fits, -1), residual)
-        moved = after.center + correction(trail).reshape(after.center.shape)
-        on_center = (after.params.theta == after.center).all(axis=-1, keepdims=True)
-        led = after.params._replace(theta=np.where(on_center, moved, after.params.theta))
-        plain = (after.params, after.center, after.noise)
-        if astray.any():
-            batch = after.center.shape[:-2]
-
-            def choose(new: Any, old: Any, *, sites: bool) -> Any:
-                if new is None:
-                    return None
-                lead = (1,) * sites + batch
-                return np.where(astray.reshape(lead + (1,) * (new.ndim - len(lead))), old, new)
-
-            kept, center, noise = state.held
-            led = Params(*(choose(n, o, sites=True) for n, o in zip(led, kept, strict=True)))
-            moved, common = choose(moved, center, sites=False), choose(after.noise, noise, sites=False)
-            plain = (
-                Params(*(choose(n, o, sites=True) for n, o in zip(after.params, kept, strict=True))),
-                choose(after.center, center, sites=False),
-                common,
-            )
-            blank = new_trail(residual, self.memory)
-            trail = Trail(
-                *(np.where(astray.reshape(-1, *(1,) * (n.ndim - 1)), o, n) for n, o in zip(trail, blank, strict=True))
-            )
-            after = after._replace(noise=common)
-        return after._replace(params=led, center=moved, extra=state._replace(trail=trail, held=plain))
-
     def _shrink_noise(
         self, family: Family, central: Central, sent: Params, present: Array
     ) -> tuple[Array | None, Array | None, tuple[Array, Array] | None]:
@@ -475,11 +432,10 @@ class FedGrEM(Options):
         away = family.relative_noise(sent.noise, chart, width)
         n_sites, count, size = len(away), away.shape[-2], away.shape[-1]
         penalty = full_penalty(state.pull.noise_penalty, size, n_sites)
-        lead = (-1, *(1,) * (away.ndim - 2))
         # A noise that all components share rests on all rows of a site.
         share = self.share(sent.weights) if count > 1 else np.ones(away.shape[:-1])
-        held = central.n_rows.reshape(lead) * share
-        weight = capped_rows(central.n_rows).reshape(lead) * share * present.reshape(lead)
+        held = _along(central.n_rows, share) * share
+        weight = _along(state.counted * present, share) * share
         threshold = _of_sites(penalty, state.pull.pulled)[..., None] / np.sqrt(held)
         start = family.relative_noise(central.noise, chart, width)
         if state.pull.estimated:
