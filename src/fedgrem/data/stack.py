@@ -14,7 +14,7 @@ import numpy as np
 from fedgrem.kernels.randomness import generator_for
 from fedgrem.types import Array
 
-CACHE = 200_000
+CACHE = 400_000
 """Numbers (rows times fits times components) whose posteriors are found together."""
 _local = threading.local()
 
