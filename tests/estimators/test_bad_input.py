@@ -193,7 +193,7 @@ def test_a_site_column_that_is_not_there_is_refused_with_the_columns_that_are():
         (
             {"algorithm": FedGrEM(center="newton")},
             InputError,
-            "has center='newton', expected one of empirical-bayes, redescending",
+            "has center='newton', expected one of empirical-bayes, sparse, redescending",
         ),
         (
             {"algorithm": FedGrEM(step_weights=None)},

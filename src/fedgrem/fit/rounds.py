@@ -60,20 +60,20 @@ class Patience:
         self._last: Upload | None = None
         self._ended = np.zeros(n_sites, dtype=bool)
 
-    def heard(self, family: Family, central: Central, uploads: Upload, present: Array, calm: bool) -> Upload:
-        """The replies ``(K, ...)`` of a round, with the last words of those with whom patience has ended.
-
-        Only a ``calm`` round, after one in which most sites were settled, can try it.
-        """
+    def heard(self, family: Family, central: Central, uploads: Upload, present: Array) -> Upload:
+        """The replies ``(K, ...)`` of a round, with the last words of those with whom patience has ended."""
         last, self._last = self._last, uploads
-        if last is None or not present.all() or not (calm or self._ended.any()):
-            self._moved = []
+        if last is None or not present.all():
             return uploads
         held = np.maximum(central.params.weights * central.n_rows[:, None], 1.0)
         length = row_norm(family.to_noise(uploads.params.theta - last.params.theta, central.noise))
         moved = np.nan_to_num((length * np.sqrt(held)).max(axis=1))
         # Only once the others are settled: what keeps them moving may be on its way to where it belongs.
-        alone = (moved > RESTLESS * self._errors) & (median(moved) < self._errors)
+        calm = bool(median(moved) < self._errors)
+        if not (calm or self._ended.any()):
+            self._moved = []
+            return uploads
+        alone = (moved > RESTLESS * self._errors) & calm
         self._moved = [*self._moved, np.where(alone, moved, 0.0)][-RESTLESS_ROUNDS:]
         first, later = np.array_split(self._moved, 2)
         ended = self._ended.copy()
@@ -114,20 +114,20 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
     last = RoundRecord(unheard, never, none, none, np.zeros(n_sites), none, never, none)
     blank = np.zeros(central.params.weights.shape)
     influence = Influence(blank, blank, none, none, none)
-    settled, since, stopped, movement, calm = np.zeros(n_sites, dtype=bool), 0, False, float("nan"), False
+    settled, since, stopped, movement = np.zeros(n_sites, dtype=bool), 0, False, float("nan")
     answered, begun, waiting, patience = central.params, central, everyone(n_sites), Patience(n_sites, errors)
     for played in range(1, spec.max_rounds + 1):
         asked = algorithm.invited(spec.seed, played - 1, names)
         told = Progress("rounds", played, spec.max_rounds, movement)
         mail = algorithm.broadcast(family, central)
         replies = yield Ask("step", mail, told, to=None if asked.all() else asked, optional=True)
-        uploads: Upload = patience.heard(family, central, replies.mail, replies.present, calm)
+        uploads: Upload = patience.heard(family, central, replies.mail, replies.present)
         after, influence = algorithm.central_step(family, central, uploads, replies.present)
         shared = shared_rows(after)
         last = _record(family, central, answered, after, uploads, influence, replies.present, last, shared)
         records.append(last)
         answered, central, waiting = keep_absent(after.params, answered, replies.present), after, waiting & ~asked
-        movement, calm = float(median(last.movement)), bool(median(last.movement_in_errors) < errors)
+        movement = float(median(last.movement))
         settled = (last.movement < spec.tol) | (last.movement_in_errors < errors)
         if waiting.any():
             continue
