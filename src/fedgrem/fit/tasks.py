@@ -397,3 +397,5 @@ TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "contrast": contrast,
 }
 """name -> function of the spec, the stacked rows and the mail."""
+AT_HOME = frozenset({"variation", "contrast"})
+"""Those of a sparse fit, which is several fits, and not played over a network yet."""
