@@ -122,27 +122,27 @@ def gather_values(name: str, values: Any, table: Table) -> Array | None:
     return np.asarray(values)
 
 
-def split_like(values: Array, table: Table, rows: Any = None) -> Any:
+def split_like(values: Array, table: Table, rows: Any = None, name: str = "component") -> Any:
     """Results in the shape the rows came in: an array, a dict of arrays, or a list of arrays.
 
-    With ``rows``, one number for each of a pandas frame comes as a Series with its index.
+    With ``rows``, one number for each of a pandas frame comes as a Series of this name with its index.
     """
     if table.kind == "table":
-        return _indexed(values, rows)
+        return _indexed(values, rows, name)
     parts = [values[table.site_of_row == k] for k in range(len(table.labels))]
     if table.kind == "mapping":
         named = dict(zip(table.labels.tolist(), parts, strict=True))
-        return named if rows is None else {name: _indexed(part, rows[name]) for name, part in named.items()}
-    return parts if rows is None else [_indexed(part, own) for part, own in zip(parts, rows, strict=True)]
+        return named if rows is None else {site: _indexed(part, rows[site], name) for site, part in named.items()}
+    return parts if rows is None else [_indexed(part, own, name) for part, own in zip(parts, rows, strict=True)]
 
 
-def _indexed(values: Array, rows: Any) -> Any:
+def _indexed(values: Array, rows: Any, name: str) -> Any:
     if rows is None or not is_frame(rows):
         return values
     frame = nw.from_native(rows, eager_only=True)
     if not frame.implementation.is_pandas():
         return values
-    return frame.implementation.to_native_namespace().Series(values, index=rows.index, name="component")
+    return frame.implementation.to_native_namespace().Series(values, index=rows.index, name=name)
 
 
 def column_names(rows: Any) -> list[str] | None:
@@ -197,16 +197,18 @@ def _take_column(rows: Any, name: str) -> tuple[Any, Any]:
 
 def _check_numeric(who: str, rows: Any) -> None:
     frame = nw.from_native(rows, eager_only=True)
-    bad = [
-        f"{name!r} ({kind})"
-        for name, kind in frame.schema.items()
-        if not (kind.is_numeric() or kind == nw.Boolean or (kind == nw.Object and _holds_numbers(frame[name])))
-    ]
+    bad = [f"{name!r} ({kind})" for name, kind in frame.schema.items() if not is_numeric(frame[name])]
     if bad:
         raise InputError(
             f"{who} has columns that are not numeric: {', '.join(bad)}; drop them, encode them, or name the site "
             "column with sites=."
         )
+
+
+def is_numeric(column: nw.Series[Any]) -> bool:
+    """Whether a column holds numbers or yes and no."""
+    kind = column.dtype
+    return bool(kind.is_numeric() or kind == nw.Boolean or (kind == nw.Object and _holds_numbers(column)))
 
 
 def _holds_numbers(column: nw.Series[Any]) -> bool:
