@@ -24,10 +24,11 @@ def levels_of(X: Any, sites: Any = None) -> Levels:
     ['mild', 'none']
     """
     frames = [nw.from_native(table, eager_only=True) for table in _tables(X) if is_frame(table)]
-    wordy = {str(n) for frame in frames for n in frame.columns if n != sites and not is_numeric(frame[n])}
+    aside = sites if isinstance(sites, str) else None
+    wordy = {str(n) for frame in frames for n in frame.columns if n != aside and not is_numeric(frame[n])}
     if not wordy:
         return {}
-    numbers = {str(n): CONTINUOUS for n in frames[0].columns if str(n) not in wordy and n != sites}
+    numbers = {str(n): CONTINUOUS for n in frames[0].columns if str(n) not in wordy and n != aside}
     return {c.name: np.array(c.levels) for c in read_columns(X, numbers, sites) if c.name in wordy}
 
 

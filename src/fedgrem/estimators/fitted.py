@@ -88,6 +88,11 @@ class FittedMixture(WithErrors, BaseEstimator):
             return Params(self.center_weights_, self.center_)
         return Params(self.weights_[k], getattr(self, f"{self._theta_name}_")[k])
 
+    @property
+    def source_columns(self) -> list[str]:
+        """The columns that a table for this model has; none if those of the fit had no names."""
+        return [str(name) for name in getattr(self, "feature_names_in_", [])]
+
     # -- using a fit
 
     def fitted_values(self) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         return table, federation
 
     def _as_numbers(self, X: Any, sites: Any) -> Any:
-        return with_dummies(X, self.levels_)
+        return with_dummies(X, getattr(self, "levels_", {}))  # models of older releases have none
 
     def _expose(self, result: FitResult) -> None:
         self.levels_ = getattr(self, "_words", {})
@@ -161,10 +161,9 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
 
     @property
     def source_columns(self) -> list[str]:
-        """The columns of a table for this model, before words are expanded."""
-        of_dummy = {f"{name}={level}": name for name, own in self.levels_.items() for level in own[1:].tolist()}
-        names = (of_dummy.get(str(name), str(name)) for name in getattr(self, "feature_names_in_", []))
-        return list(dict.fromkeys(names))
+        """As they are before words are expanded."""
+        of_dummy = {f"{name}={level}": name for name, own in getattr(self, "levels_", {}).items() for level in own[1:].tolist()}
+        return list(dict.fromkeys(of_dummy.get(name, name) for name in super().source_columns))
 
     def _column_notes(self, result: FitResult) -> tuple[list[str], list[str]]:
         """A covariate may be constant beside an intercept; what levels are compared with is to be known."""
@@ -323,7 +322,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         """Draw a response and a component for every row of covariates, from one site's mixture or from the center."""
         place = self._index_to_draw_from(site)
         weights, coef, level = self._line(place)
-        rows = np.asarray(with_dummies(X, self.levels_), dtype=float)
+        rows = np.asarray(self._as_numbers(X, None), dtype=float)
         generator = check_random_state(self.random_state)
         labels = generator.choice(len(weights), size=len(rows), p=weights / weights.sum())
         mean = self._means((rows * coef[labels]).sum(axis=1) + level[labels])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from scipy.special import expit, gammaln
+from scipy.special import gammaln
 
 from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError
@@ -29,7 +29,7 @@ from fedgrem.types import Array, Params, Sums
 Response: TypeAlias = Literal["binary", "count"]
 RESPONSES: tuple[Response, ...] = ("binary", "count")
 FARTHEST = 30.0
-"""Log odds or log rates beyond which a row changes no more."""
+"""The largest log rate: what is beyond says that something is wrong, without overflowing."""
 LEAST_GRAM = 1e-12
 """Relative to the largest, below which a direction is not moved in."""
 
@@ -77,14 +77,19 @@ class GeneralizedRegression(KnownNoise, ExponentialFamily):
 
     def mean(self, eta: Array) -> Array:
         """What is expected of the response at these log odds or log rates."""
-        return np.asarray(expit(eta) if self.response == "binary" else np.exp(np.clip(eta, -FARTHEST, FARTHEST)))
+        return self._cumulant(eta)[1]
 
     def _variance(self, mean: Array) -> Array:
         return mean * (1.0 - mean) if self.response == "binary" else mean
 
-    def _cumulant(self, eta: Array) -> Array:
-        """A, whose slope is the mean."""
-        return np.asarray(np.logaddexp(0.0, eta) if self.response == "binary" else self.mean(eta))
+    def _cumulant(self, eta: Array) -> tuple[Array, Array]:
+        """A and its slope, the mean."""
+        if self.response == "count":
+            mean = np.exp(np.minimum(eta, FARTHEST))
+            return mean, mean
+        small = np.exp(-np.abs(eta))
+        mean = np.where(eta >= 0, 1.0, small) / (1.0 + small)
+        return np.maximum(eta, 0.0) + np.log1p(small), mean
 
     def _log_base(self, target: Array) -> Array:
         """What no component changes of the log density."""
@@ -205,18 +210,21 @@ class ResponseTerm:
     def __init__(self, family: GeneralizedRegression, rows: Array, squares: Array, theta: Array) -> None:
         self._family, self._rows, self._squares = family, rows, squares
         self._theta = theta.reshape(len(rows), -1, theta.shape[-1])
-
-    def _eta(self, place: slice) -> Array:
-        return np.asarray(self._theta @ self._rows[:, place].swapaxes(-1, -2))
+        self._kept: tuple[slice, Array, Array] | None = None
 
     def density(self, place: slice) -> Array:
-        """Minus A, ``(c, B R, n)``."""
-        return -self._family._cumulant(self._eta(place))
+        """Minus A, ``(c, B R, n)``; what the sums of the same rows need of it is kept."""
+        eta = np.asarray(self._theta @ self._rows[:, place].swapaxes(-1, -2))
+        value, mean = self._family._cumulant(eta)
+        self._kept = place, eta, mean
+        return -value
 
     def sums(self, mass: Array, place: slice) -> Array:
         """Of ``v x x'`` and ``x (v eta - mean)``."""
-        eta = self._eta(place)
-        mean = self._family.mean(eta)
+        if self._kept is None or self._kept[0] != place:
+            self.density(place)
+        assert self._kept is not None
+        _, eta, mean = self._kept
         curved = self._family._variance(mean)
         return np.concatenate(
             [(mass * curved) @ self._squares[:, place], (mass * (curved * eta - mean)) @ self._rows[:, place]], axis=-1
