@@ -25,7 +25,7 @@ def levels_of(X: Any, sites: Any = None) -> Levels:
     """
     frames = [nw.from_native(table, eager_only=True) for table in _tables(X) if is_frame(table)]
     aside = sites if isinstance(sites, str) else None
-    wordy = {str(n) for frame in frames for n in frame.columns if n != aside and not is_numeric(frame[n])}
+    wordy = {str(n) for frame in frames for n in frame.columns if n != aside and not is_numeric(frame, n)}
     if not wordy:
         return {}
     numbers = {str(n): CONTINUOUS for n in frames[0].columns if str(n) not in wordy and n != aside}
@@ -59,9 +59,10 @@ def _expanded(table: Any, levels: Levels, who: str) -> Any:
         return table  # of an array the check of its width says that something is missing
     frame: Any = nw.from_native(table, eager_only=True)
     data: dict[str, Any] = {}
-    for name in map(str, frame.columns):
+    for name in frame.columns:
         if name not in levels:
-            data[name] = frame[name].to_list() if not is_numeric(frame[name]) else frame[name].to_numpy()
+            own = frame.get_column(name)
+            data[name] = own.to_numpy() if is_numeric(frame, name) else own.to_list()
             continue
         codes = encode(frame.select(name).to_native(), [_column(name, levels)], who)[:, 0]
         for place, level in enumerate(levels[name].tolist()[1:], start=1):

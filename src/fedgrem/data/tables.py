@@ -197,7 +197,7 @@ def _take_column(rows: Any, name: str) -> tuple[Any, Any]:
 
 def _check_numeric(who: str, rows: Any) -> None:
     frame = nw.from_native(rows, eager_only=True)
-    bad = [f"{name!r} ({kind})" for name, kind in frame.schema.items() if not is_numeric(frame[name])]
+    bad = [f"{name!r} ({kind})" for name, kind in frame.schema.items() if not is_numeric(frame, name)]
     if bad:
         raise InputError(
             f"{who} has columns that are not numeric: {', '.join(bad)}; drop them, encode them, or name the site "
@@ -205,10 +205,10 @@ def _check_numeric(who: str, rows: Any) -> None:
         )
 
 
-def is_numeric(column: nw.Series[Any]) -> bool:
+def is_numeric(frame: nw.DataFrame[Any], name: str) -> bool:
     """Whether a column holds numbers or yes and no."""
-    kind = column.dtype
-    return bool(kind.is_numeric() or kind == nw.Boolean or (kind == nw.Object and _holds_numbers(column)))
+    kind = frame.schema[name]
+    return bool(kind.is_numeric() or kind == nw.Boolean or (kind == nw.Object and _holds_numbers(frame[name])))
 
 
 def _holds_numbers(column: nw.Series[Any]) -> bool:

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.metrics import d2_log_loss_score, d2_tweedie_score, r2_score
 from sklearn.utils import check_random_state
 
 from fedgrem.data.dummies import dummy_names, levels_of, with_dummies
@@ -309,6 +308,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         Of a binary response that of the log loss, of counts that of the Poisson deviance; see ``score_samples`` for
         the likelihood.
         """
+        from sklearn.metrics import d2_log_loss_score, d2_tweedie_score, r2_score  # slow to import
+
         table, expected = self._expected(X, sites)
         target = gather_values("y", y, table)
         weight = gather_values("sample_weight", sample_weight, table)
