@@ -59,7 +59,7 @@ def test_one_component_of_one_site_is_the_regression_of_scikit_learn(response):
 
 
 def test_groups_are_found_and_their_coefficients_within_their_errors(fitted):
-    rows, target, model = fitted
+    _, _, model = fitted
     truth = COEF[model.response]
     order = np.argsort(-model.center_[:, 0])
     assert np.all(np.abs(model.center_[order] - truth) < 4.0 * model.center_se_[order])
@@ -97,7 +97,7 @@ def test_draws_are_responses_of_the_kind_and_saved_models_draw_the_same(fitted, 
 
 
 def test_one_more_site_joins_by_the_center(fitted):
-    rows, target, model = fitted
+    _, _, model = fitted
     new_rows, new_target = federation(model.response, 1, seed=9)
     joined = load_model_of(model).fit_site(new_rows["s0"], new_target["s0"], name="new")
     assert joined.site_verdict_[-1] in ("at the center", "similar")
@@ -155,7 +155,11 @@ def patients(seed=0, n=240):
     generator = np.random.default_rng(seed)
     pain = generator.choice(["none", "mild", "severe"], size=n)
     frame = pd.DataFrame(
-        {"age": generator.normal(50.0, 9.0, size=n), "pain": pain, "cp": pd.Categorical(generator.integers(1, 4, size=n))}
+        {
+            "age": generator.normal(50.0, 9.0, size=n),
+            "pain": pain,
+            "cp": pd.Categorical(generator.integers(1, 4, size=n)),
+        }
     )
     effect = pd.Series(pain).map({"mild": 0.0, "none": -2.0, "severe": 3.0}) + 1.5 * (frame["cp"] == 3)
     y = 0.1 * frame["age"].to_numpy() + effect.to_numpy() + 0.3 * generator.normal(size=n)

@@ -66,7 +66,7 @@ SiteColumn: TypeAlias = Annotated[
     ),
 ]
 TargetColumn: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Column to explain: fits a mixture of regressions. See --response.")
+    str | None, typer.Option(metavar="COLUMN", help="Column to explain: fits regressions. See --response.")
 ]
 WeightColumn: TypeAlias = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Column of row weights: 2 counts as two rows.")
@@ -133,8 +133,8 @@ ResponseOption: TypeAlias = Annotated[
     Response,
     typer.Option(
         "--response",
-        help="Of regressions, what is explained. `gaussian`: numbers; `binary`: 0 or 1, by log odds; `count`: counts, by "
-        "log rates.",
+        help="Of regressions, what is explained. `gaussian`: numbers; `binary`: 0 or 1, by log odds; `count`: counts, "
+        "by log rates.",
     ),
 ]
 CriterionOption: TypeAlias = Annotated[

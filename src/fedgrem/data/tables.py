@@ -156,10 +156,12 @@ def _stack(labels: Sequence[Any], tables: list[Any], kind: str) -> Table:
     arrays: list[Array] = []
     for name, table in zip(names, tables, strict=True):
         columns = column_names(table)
+        if columns is not None and first is not None and columns != first and set(columns) == set(first):
+            table, columns = nw.from_native(table, eager_only=True).select(first).to_native(), first
         if columns != first and columns is not None and first is not None:
             raise InputError(
                 f"site {name!r} has columns {columns}, expected {first} as at site {names[0]!r}; give every site the "
-                "same columns in the same order."
+                "same columns."
             )
         if is_frame(table):
             _check_numeric(f"site {name!r}", table)

@@ -39,8 +39,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         What is explained: numbers, by linear regressions; 0 or 1, by logistic ones, whose coefficients are log odds; or
         counts, by Poisson ones, whose coefficients are logs of rates.
     noise : {"shared", "component", "unit"}, default="shared"
-        Of gaussian responses: one noise variance for all components of a site, one for each, or the known 1. Estimated ones are shrunk to a
-        common one like the coefficients.
+        Of gaussian responses: one noise variance for all components of a site, one for each, or the known 1. Estimated
+        ones are shrunk to a common one like the coefficients.
     fit_intercept : bool or "auto", default="auto"
         "auto" does, except with ``noise="unit"``.
     intercept : {"component", "site"}, default="component"
@@ -161,7 +161,9 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     @property
     def source_columns(self) -> list[str]:
         """As they are before words are expanded."""
-        of_dummy = {f"{name}={level}": name for name, own in getattr(self, "levels_", {}).items() for level in own[1:].tolist()}
+        of_dummy = {
+            f"{name}={level}": name for name, own in getattr(self, "levels_", {}).items() for level in own[1:].tolist()
+        }
         return list(dict.fromkeys(of_dummy.get(name, name) for name in super().source_columns))
 
     def _column_notes(self, result: FitResult) -> tuple[list[str], list[str]]:

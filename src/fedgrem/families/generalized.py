@@ -41,8 +41,8 @@ class GeneralizedRegression(KnownNoise, ExponentialFamily):
     Parameters
     ----------
     response : "binary" or "count".
-    ridge : of the coefficients, in rows of every row that a component holds: where a covariate tells yes from no without
-        an error, coefficients stay finite.
+    ridge : of the coefficients, for every row that a component holds: where a covariate tells yes from no without an
+        error, coefficients stay finite.
     """
 
     name: ClassVar[str] = "generalized-regression"

@@ -8,5 +8,7 @@ from fedgrem.families.poisson import Poisson
 from fedgrem.families.regression import LinearRegression
 from fedgrem.families.table import Table
 
-FAMILIES: dict[str, Any] = {family.name: family for family in (Gaussian, LinearRegression, Poisson, Table, GeneralizedRegression)}
+FAMILIES: dict[str, Any] = {
+    family.name: family for family in (Gaussian, LinearRegression, Poisson, Table, GeneralizedRegression)
+}
 """name -> class; every row runs through the conformance tests."""

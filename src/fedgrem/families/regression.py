@@ -246,6 +246,7 @@ class LinearRegression(ExponentialFamily):
 
 
 def least_squares(gram: Array, cross: Array, ridge: float) -> Array:
+    """Coefficients ``(..., R, p)`` from weighted ``x x'`` and ``x y``, with a ridge relative to the mean square."""
     size = np.arange(gram.shape[-1])
     mean_square = np.trace(gram, axis1=-2, axis2=-1) / len(size)
     # A component may hold a mass of 1e-300: relative to that alone, the ridge would underflow.
