@@ -32,7 +32,7 @@ class Response(StrEnum):
 
     gaussian = "gaussian"
     binary = "binary"
-    count = "count"
+    counts = "count"  # "count" itself is a method of words
 
 
 class Missing(StrEnum):

@@ -113,7 +113,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     @property
     def _generalized(self) -> GeneralizedRegression | None:
         """The family where the response is no number."""
-        return None if self.response == "gaussian" else GeneralizedRegression(self.response)  # type: ignore[arg-type]
+        return None if self.response == "gaussian" else GeneralizedRegression(self.response)
 
     def _check_parameters(self) -> None:
         check_choice("response", self.response, ("gaussian", *RESPONSES))
