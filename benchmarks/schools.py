@@ -51,7 +51,9 @@ def mixed(rows, scores):
         return restricted_likelihood(rows, scores)
     x = np.concatenate([np.column_stack([own, np.ones(len(own))]) for own in rows.values()])
     groups = np.repeat(np.arange(len(rows)), [len(own) for own in rows.values()])
-    fit = MixedLM(np.concatenate(list(scores.values())), x, groups).fit()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it tries other optimizers by itself
+        fit = MixedLM(np.concatenate(list(scores.values())), x, groups).fit()
     return fit.params[:2], fit.bse[:2]
 
 
