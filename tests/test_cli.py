@@ -156,6 +156,26 @@ def test_a_regression_predicts_the_response_and_with_it_the_component(folder, tm
     assert capsys.readouterr().out.startswith("row,site,expected\n")
 
 
+def test_answers_of_yes_or_no_are_explained_by_words_and_numbers(tmp_path, capsys):
+    generator = np.random.default_rng(2)
+    pain, age = generator.choice(["mild", "none"], size=200), generator.normal(60.0, 10.0, size=200)
+    died = (generator.random(200) < 1.0 / (1.0 + np.exp(-0.1 * (age - 60.0) - 2.0 * (pain == "mild")))).astype(int)
+    hospital = [name for name in NAMES for _ in range(50)]
+    pl.DataFrame({"hospital": hospital, "pain": pain, "age": age, "died": died}).write_csv(tmp_path / "rows.csv")
+    fit = ["fit", tmp_path / "rows.csv", "-s", "hospital", "-r", 1, "--target", "died", "--response", "binary"]
+    assert run(*fit, "-o", tmp_path / "m", *QUICK) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("Mixture of logistic regressions: 1 component over 4 sites, 200 rows")
+    assert "pain=none" in told
+    assert run("predict", tmp_path / "m", tmp_path / "rows.csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert all(0.0 < float(row["expected"]) < 1.0 for row in rows)
+    assert run("report", tmp_path / "m", "--data", tmp_path / "rows.csv") == 0
+    assert "log odds of a 1" in (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
+    assert run(*fit[:-4], "--response", "binary", "-o", tmp_path / "no") == 1
+    assert "--response binary is for regressions" in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_command_line_and_the_class_give_one_answer_by_default(folder, tmp_path):
     data = pl.read_csv(folder / "data.csv")
     fit = ["fit", folder / "data.csv", "--site", "hospital", "--components", 2]

@@ -27,7 +27,9 @@ def test_example_prints_what_it_should(script, expected, capsys):
     assert re.search(expected, capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/extending.md", "docs/tables.md", "docs/attacks.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", *(f"docs/{page}.md" for page in ("extending", "regressions", "tables", "attacks"))]
+)
 def test_the_python_in_a_document_runs(document, tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks

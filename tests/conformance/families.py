@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from fedgrem.data.columns import Column
 from fedgrem.data.federation import Federation, Site, stack_sites
 from fedgrem.data.stack import Stack
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.generalized import RESPONSES, GeneralizedRegression
 from fedgrem.families.parts import Counts
 from fedgrem.families.poisson import Poisson
 from fedgrem.families.regression import NOISES, LinearRegression
@@ -130,6 +131,13 @@ def _regression_density(family, rows, target, theta, noise):
     return stats.norm.logpdf(target, theta @ rows.T, np.broadcast_to(deviation, (len(theta), 1)))
 
 
+def _generalized_density(family, rows, target, theta, noise):
+    eta = family.unit * theta @ rows.T
+    if family.response == "binary":
+        return stats.bernoulli.logpmf(target, expit(eta))
+    return stats.poisson.logpmf(target, np.exp(eta))
+
+
 def _poisson_density(family, rows, target, theta, noise):
     return stats.poisson.logpmf(rows, np.exp(theta)[:, None]).sum(axis=-1)
 
@@ -147,6 +155,16 @@ def _regression_rows(generator, theta):
     return x, (x * theta).sum(axis=1) + generator.normal(size=len(theta))
 
 
+def _answers(generator, theta):
+    x = 2.0 * generator.normal(size=theta.shape)
+    return x, (generator.random(len(theta)) < expit(2.0 * (x * theta).sum(axis=1))).astype(float)
+
+
+def _responses_of_counts(generator, theta):
+    x = generator.normal(size=theta.shape)
+    return x, generator.poisson(np.exp((x * theta).sum(axis=1))).astype(float)
+
+
 def _counts(generator, theta):
     return generator.poisson(np.exp(theta)).astype(float), None
 
@@ -161,6 +179,12 @@ GAUSSIANS = [
 REGRESSIONS = [
     Case(f"regression-{noise}", LinearRegression(noise), 3.0 * SIGNS, _regression_rows, _regression_density)
     for noise in NOISES
+]
+# Of mirrored components, answers of yes or no tell next to nothing.
+ACROSS = np.array([[1.5, 0.3], [0.2, -1.5]])
+GENERALIZED = [
+    Case(f"regression-{response}", GeneralizedRegression(response), ACROSS, draw, _generalized_density, True)
+    for response, draw in zip(RESPONSES, (_answers, _responses_of_counts), strict=True)
 ]
 POISSON = Case("poisson", Poisson(), 1.0 + 0.8 * SIGNS, _counts, _poisson_density, discrete=True)
 
@@ -227,7 +251,7 @@ TABLES = [
         for kind in ("diag", "tied", "full")
     ),
 ]
-FAMILIES = [*GAUSSIANS, *REGRESSIONS, POISSON, *TABLES]
+FAMILIES = [*GAUSSIANS, *REGRESSIONS, *GENERALIZED, POISSON, *TABLES]
 """Every shipped family, in every structure of its noise."""
 PLAIN = [case for case in FAMILIES if case.some_noise() is None]
 """Those whose noise is known: the paper's, and counts."""

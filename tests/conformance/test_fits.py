@@ -16,13 +16,14 @@ from fedgrem.fit.fit import run
 from fedgrem.fit.spec import StartPlan
 from fedgrem.kernels.scores import parameter_errors
 from tests.conformance.engines import FakeWire, SiteBySite, assert_same_fit, fit, spec_for
-from tests.conformance.families import BY_NAME, FAMILIES, GAUSSIAN, POISSON, REGRESSION, TABLES
+from tests.conformance.families import BY_NAME, FAMILIES, GAUSSIAN, GENERALIZED, POISSON, REGRESSION, TABLES
 
 SIZES = (30, 45, 30, 61)
 NAMES = ("north", "east", "south", "west")
 WHOLE = {"penalty": None, "fallback": True, "look": True, "standard_errors": True, "score": True}
 """All phases of a fit."""
-REFUSED = {("fedgmm", case.name) for case in (POISSON, *TABLES)}
+REFUSED = {("fedgmm", case.name) for case in (POISSON, *TABLES, *GENERALIZED)}
+REFUSED |= {("fedem-sa", case.name) for case in GENERALIZED}
 """Algorithms that do not run on a family, and say so."""
 PAIRS = [
     pytest.param(name, case, id=f"{name}-{case}")

@@ -28,8 +28,8 @@ SHARED = {
 }  # fmt: skip
 OF_MEANS = SHARED | {"means_", "means_se_", "covariances_", "center_covariances_"}
 OF_LINES = SHARED | {
-    "coef_", "coef_se_", "intercept_", "intercept_se_", "noise_", "center_intercept_", "center_intercept_se_",
-    "center_noise_",
+    "levels_", "coef_", "coef_se_", "intercept_", "intercept_se_", "noise_",
+    "center_intercept_", "center_intercept_se_", "center_noise_",
 }  # fmt: skip
 
 

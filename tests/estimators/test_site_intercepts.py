@@ -48,7 +48,18 @@ def test_one_component_is_least_squares_with_an_intercept_for_every_site(fitted)
     np.testing.assert_allclose(model.center_se_[0], errors, rtol=0.1)
     assert np.isnan(model.center_intercept_se_).all()
     apart = clone(model).set_params(intercept="component").fit(rows, target)
-    assert np.abs(apart.center_[0, 0] - slopes[0]) > 2.5 * errors[0]  # levels leak into the slope
+    assert np.abs(apart.center_[0, 0] - slopes[0]) > 1.2 * errors[0]  # levels leak into the slope
+
+
+def test_many_small_sites_do_not_explain_their_noise_away():
+    generator = np.random.default_rng(4)
+    rows = {f"s{k}": generator.normal(size=(12, 3)) for k in range(80)}
+    target = {name: own @ [1.0, -1.0, 0.5] + 2.0 * generator.normal(size=12) for name, own in rows.items()}
+    for intercept in ("component", "site"):
+        model = FederatedRegressionMixture(1, intercept=intercept, random_state=0).fit(rows, target)
+        assert model.at_center_.mean() > 0.95
+        # A site's own coefficients would take 4 of its 12 rows, and leave 0.82 of the noise.
+        assert model.center_noise_[0] == pytest.approx(2.0, rel=0.09)
 
 
 def test_rows_are_predicted_about_their_own_sites_level(fitted):

@@ -29,6 +29,16 @@ def test_columns_in_another_order_are_put_in_order_by_name(fitted, make):
     )
 
 
+def test_sites_by_name_may_have_their_columns_in_any_order(fitted):
+    table, model = fitted
+    apart = {name: own[["a", "b"]] for name, own in table.groupby("site")}
+    turned = {name: own[["b", "a"]] if name == "south" else own for name, own in apart.items()}
+    expected, found = model.predict(apart), model.predict(turned)
+    assert all(found[name].equals(expected[name]) for name in apart)
+    again = FederatedGaussianMixture(2, random_state=0).fit(turned)
+    np.testing.assert_array_equal(again.means_, FederatedGaussianMixture(2, random_state=0).fit(apart).means_)
+
+
 def test_columns_that_are_not_those_of_the_fit_are_still_refused(fitted):
     table, model = fitted
     with pytest.raises(ValueError, match="feature names"):

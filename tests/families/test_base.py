@@ -16,7 +16,7 @@ from fedgrem.families.registry import FAMILIES as REGISTERED
 from fedgrem.families.regression import LinearRegression
 from fedgrem.kernels.center import shrink
 from fedgrem.types import Params, Sums
-from tests.conformance.families import FAMILIES, GAUSSIAN, NOISY, PLAIN, POISSON, REGRESSION, unpadded
+from tests.conformance.families import FAMILIES, GAUSSIAN, GENERALIZED, NOISY, PLAIN, POISSON, REGRESSION, unpadded
 
 N = 24
 everyone = pytest.mark.parametrize("case", FAMILIES, ids=repr)
@@ -32,10 +32,14 @@ def some_mass(seed, n=N):
     return np.random.default_rng(seed).dirichlet(np.ones(2), size=n).T
 
 
-def sums_of(case, stack, mass):
-    """Sums for given posteriors (R, n)."""
-    features = case.family.features_of(stack)
-    return Sums(mass[None] @ features, case.family.rest_of(stack), np.zeros(1))
+def sums_of(case, stack, mass, theta=None):
+    """Sums for given posteriors (R, n), where they depend on theta at that, or the components' own."""
+    found = mass[None] @ case.family.features_of(stack)
+    if case in GENERALIZED:
+        params = Params(np.full((1, 2), 0.5), case.theta[None] if theta is None else theta[None])
+        terms = case.family.terms(stack, params, None)
+        found = np.concatenate([found, *(term.sums(mass[None], slice(0, stack.size)) for term in terms)], axis=-1)
+    return Sums(found, case.family.rest_of(stack), np.zeros(1))
 
 
 def test_every_registered_family_is_in_the_table():
@@ -58,7 +62,7 @@ def test_every_family_says_what_it_is(case):
 @pytest.mark.parametrize("away", [0.0, 300.0])
 def test_row_scores_are_scipys_log_likelihoods_and_posteriors(case, away):
     stack, params = case.stack(1, 12), case.params(1)
-    if away and case.family.has_target:
+    if away and case.family.has_target and not case.discrete:
         params = params._replace(theta=params.theta * 10.0)
         stack = unpadded(Site("a", stack.rows[0], stack.target[0] * 10.0, np.ones(12)))
     elif away and not case.discrete:  # counts have no far origin
@@ -77,7 +81,8 @@ def test_an_e_step_is_the_sum_over_weighted_rows_of_the_row_scores(case):
     sums = case.family.expect(stack, params)
     shares, value = case.family.row_scores(stack, params)
     mass = shares[0] * stack.weight[0]
-    np.testing.assert_allclose(sums.features[0], mass @ case.family.features_of(stack)[0], rtol=1e-10, atol=1e-10)
+    expected = mass @ case.family.features_of(stack)[0]
+    np.testing.assert_allclose(sums.features[0, :, : expected.shape[1]], expected, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(sums.held[0], mass.sum(axis=1), rtol=1e-12)
     np.testing.assert_allclose(sums.log_likelihood[0], stack.weight[0] @ value[0], rtol=1e-11)
     np.testing.assert_allclose(weights_of(sums)[0], mass.sum(axis=1) / mass.sum(), rtol=1e-12)
@@ -152,7 +157,7 @@ def test_the_gradient_of_q_agrees_with_finite_differences(case):
         above, below = (q_value(case, stack, theta + s, noise, mass) for s in (shift, -shift))
         columns.append((above - below) / (2.0 * width))
     slope = np.stack(columns, axis=1)
-    gradient = case.family.gradient(sums_of(case, stack, mass))(theta[None])
+    gradient = case.family.gradient(sums_of(case, stack, mass, theta))(theta[None])
     expected = (case.covariances(noise) @ slope[..., None])[..., 0]  # it is in the metric of the noise
     np.testing.assert_allclose(gradient[0], expected, rtol=1e-6, atol=1e-5)
 
@@ -161,7 +166,7 @@ def test_the_gradient_of_q_agrees_with_finite_differences(case):
 def test_the_curvature_bounds_that_of_q_and_not_by_much(case):
     stack, mass = case.stack(6, N), some_mass(6)
     theta, width = case.theta + 0.1, 1e-4
-    sums = sums_of(case, stack, mass)
+    sums = sums_of(case, stack, mass, theta)
     bound = case.family.curvature(sums, theta[None])
     bound = sums.held if bound is None else bound
     hessian = np.empty((2, 2, 2))
@@ -170,7 +175,7 @@ def test_the_curvature_bounds_that_of_q_and_not_by_much(case):
         hessian[:, j] = -(above - below) / (2.0 * width)
     largest = np.linalg.eigvalsh(0.5 * (hessian + hessian.swapaxes(1, 2)))[:, -1]
     assert np.all(bound[0] >= largest * (1 - 1e-6))
-    if case is not POISSON:  # whose bound also holds all the way to the M-step
+    if case is not POISSON and case not in GENERALIZED:  # whose bound also holds all the way of a step
         assert np.all(bound[0] <= largest * 2 ** (1 / 16) * (1 + 1e-6))
 
 
@@ -196,7 +201,7 @@ def test_eigenvalue_bound_of_nothing_is_zero():
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("case", [GAUSSIAN, REGRESSION, POISSON], ids=repr)
+@pytest.mark.parametrize("case", [GAUSSIAN, REGRESSION, POISSON, *GENERALIZED], ids=repr)
 def test_ascent_never_lowers_q_whatever_the_scale_of_the_rows(case, factor):
     plain = case.site(7, N)
     rows = np.round(factor * plain.rows) if case is POISSON else factor * plain.rows
@@ -204,9 +209,10 @@ def test_ascent_never_lowers_q_whatever_the_scale_of_the_rows(case, factor):
     for seed in range(10):
         generator = np.random.default_rng(seed)
         theta, mass = generator.normal(scale=3.0, size=case.theta.shape), some_mass(seed)
+        theta = theta / max(factor, 1.0) if case in GENERALIZED else theta  # or SciPy's densities overflow
         before = q_value(case, stack, theta, None, mass)
         params = Params(mass.mean(axis=1)[None], theta[None])
-        moved = case.family.ascend(stack, params, sums_of(case, stack, mass), 0.95)
+        moved = case.family.ascend(stack, params, sums_of(case, stack, mass, theta), 0.95)
         after = q_value(case, stack, moved.theta[0], None, mass)
         assert np.all(after >= before - 1e-12 * np.abs(before))
         assert np.all((moved.step_scale > 0) & (moved.step_scale <= 1))
@@ -244,7 +250,8 @@ def test_pulled_steps_on_one_q_reach_its_penalized_maximum():
 @everyone
 def test_a_rare_component_is_stepped_as_if_it_held_its_least_share(case):
     stack, mass = case.stack(9, N), np.stack([np.full(N, 1.0 - 1e-3), np.full(N, 1e-3)])
-    sums, params, least = sums_of(case, stack, mass), case.params(), LEAST_SHARE / 2 * N
+    params, least = case.params(), LEAST_SHARE / 2 * N
+    sums = sums_of(case, stack, mass, params.theta[0])
     gradient, curvature = case.family.gradient(sums)(params.theta), case.family.curvature(sums, params.theta)
     length = least if curvature is None else max(curvature[0, 1], least)
     expected = params.theta[0, 1] + gradient[0, 1] / length
@@ -271,7 +278,7 @@ def test_a_component_of_weight_zero_at_the_start_stays_where_it_is(case):
     np.testing.assert_array_equal(moved.theta[0, 0], case.theta[0])
 
 
-@everyone
+@pytest.mark.parametrize("case", [case for case in FAMILIES if case not in GENERALIZED], ids=repr)
 def test_the_gradient_vanishes_at_the_exact_step(case):
     family = case.family
     if case.family.has_target:
@@ -286,8 +293,8 @@ def test_the_gradient_vanishes_at_the_exact_step(case):
 @everyone
 def test_a_component_that_holds_nothing_has_a_finite_step(case):
     stack = case.stack(13, 20)
-    sums = sums_of(case, stack, np.stack([np.ones(20), np.zeros(20)]))
     params = case.params()
+    sums = sums_of(case, stack, np.stack([np.ones(20), np.zeros(20)]), params.theta[0])
     best = case.family.maximize(stack, params, sums)
     moved = case.family.ascend(stack, params, sums, 1.0).theta
     noise = case.family.noise_step(sums, best, params.noise)

@@ -1,12 +1,15 @@
 """Tables of mixed columns: coordinates, missing cells, robust columns, and plain EM of other packages."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.special import logsumexp
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
+from stepmix import StepMix
 
 from fedgrem.data.columns import Column
 from fedgrem.data.federation import Site, stack_sites
@@ -325,10 +328,7 @@ def test_one_site_of_continuous_columns_is_scikit_learns_mixture(covariance, kin
 
 
 def plain_em(types, rows, weights, tables, iterations):
-    """Latent classes by the textbook: shares of levels, means and variances, rates, over the cells that are there.
-
-    What StepMix computes for its measurements "binary_nan", "categorical_nan" and "gaussian_diag_nan".
-    """
+    """Latent classes by the textbook: shares of levels, means and variances, rates, over the cells that are there."""
     n, value = len(rows), 0.0
     for _ in range(iterations + 1):
         joint = np.log(weights)[:, None].repeat(n, axis=1)
@@ -387,6 +387,34 @@ def test_one_site_is_a_plain_latent_class_model_from_the_same_start(types, missi
     begin = Params(weights[None], theta[None], None if shape is None else np.zeros((1, *shape)))
     _, value = em_of(family, stack_of(rows), begin, 60)
     assert value == pytest.approx(plain_em(types, rows, weights, tables, 60), abs=1e-6)
+
+
+def stepmix(types, rows, iterations):
+    """StepMix after some iterations from its own random start."""
+    gaps = "_nan" if np.isnan(rows).any() else ""
+    measures = {c.name: {"model": c.kind + gaps, "n_columns": 1} for c in types}
+    model = StepMix(2, measurement=measures, max_iter=iterations, abs_tol=0.0, progress_bar=0, random_state=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it was told to stop there
+        return model.fit(rows)
+
+
+@pytest.mark.parametrize(
+    "types", [BERNOULLI, (PAIN, MALE), (PAIN, MALE, AGE, RATE)], ids=["bernoulli", "categorical", "mixed"]
+)
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_one_site_is_stepmix_from_the_same_start(types, missing):
+    known = {"pain": PAIN, "male": MALE, "age": AGE, "rate": RATE}
+    rows = rows_of([known.get(column.name, MALE) for column in types], 12, 250, missing)
+    start = stepmix(types, rows, 1).get_parameters()
+    told = [start["measurement"][column.name] for column in types]
+    means = np.concatenate([one["pis"] if "pis" in one else one["means"] for one in told], axis=1)
+    variances = [one["covariances"].reshape(2, -1)[:, :1] for one in told if "covariances" in one]
+    family = Table(types, prior_rows=0.0, reg_covar=0.0)
+    noise = 0.5 * np.log(np.concatenate(variances, axis=1))[None] if variances else None
+    begin = Params(start["weights"][None], family.from_means(means)[None], noise)
+    _, value = em_of(family, stack_of(rows), begin, 60)
+    assert value == pytest.approx(len(rows) * stepmix(types, rows, 61).score(rows), abs=1e-6)
 
 
 def test_means_are_a_way_there_and_back():

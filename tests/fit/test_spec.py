@@ -142,6 +142,7 @@ def test_a_spec_is_one_line_of_plain_values():
         "intercept": False,
         "scaled": None,
         "within": False,
+        "response": True,
         "kept": None,
     }
 

@@ -287,7 +287,11 @@ class FedGrEM(Options):
                 if toward.weights is not None and toward.weights_penalty is not None and toward.weights_penalty.any():
                     weights = shrink_weights(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
                 theta = pull(theta, step_scale)
-        moved = Params(weights, theta, family.noise_step(sums, theta, noise))
+        if noise is not None:
+            # About where the site ends, not where its rows alone lead, which explains away some of the noise.
+            pull = pull or self._pull(family, toward, units, n_rows, weights)
+            noise = family.noise_step(sums, pull(theta, step_scale), noise)
+        moved = Params(weights, theta, noise)
         return Upload(moved, step_scale, stack.n_rows, sums.log_likelihood)
 
     def _pull(self, family: Family, toward: Toward, units: Any, n_rows: Array, weights: Array) -> Pulled:

@@ -81,7 +81,7 @@ def rows_for(
 
     model, table = saved.model, read_sites(files, site=site)
     frame = table.frame
-    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
+    names = model.source_columns
     if not names:
         raise InputError("the model was fitted on an array without column names; predict with it in Python.")
     lacking = [name for name in names if name not in frame.columns]
@@ -102,8 +102,10 @@ def rows_for(
             check_column(frame, name)
     aside = [name for name in (response, weight) if name is not None]
     mixed = isinstance(model, FederatedTableMixture)
-    check_numeric(frame, aside if mixed else [*names, *aside])
-    check_no_gaps(frame, aside if mixed or getattr(model, "missing", None) == "em" else [*names, *aside])
+    words = names if mixed else getattr(model, "levels_", {})
+    columns = [name for name in names if name not in words]
+    check_numeric(frame, [*columns, *aside])
+    check_no_gaps(frame, aside if getattr(model, "missing", None) == "em" else [*columns, *aside])
     numbers = [None if name is None else frame[name].to_numpy() for name in (response, weight)]
     return Rows(table, frame.select(names), *numbers)
 

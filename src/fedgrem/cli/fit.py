@@ -25,6 +25,7 @@ def fit(
     drop: opt.DroppedColumns = None,
     covariance: opt.CovarianceOption = None,
     noise: opt.NoiseOption = None,
+    response: opt.ResponseOption = opt.Response.gaussian,
     missing: opt.MissingOption = Missing.refuse,
     table: opt.TableOption = False,
     types: opt.TypesOption = None,
@@ -52,12 +53,14 @@ def fit(
 
     * `fedgrem fit trial.parquet -s center -r 2 --target y --drop patient -o model/`
 
+    * `fedgrem fit trial.parquet -s center -r 2 --target died --response binary -o model/`
+
     * `fedgrem fit patients.csv -s hospital -r 4 --table --types "cp=categorical,age=continuous" -o model/`
     """
     check_folder(out, force=force)
     options = fit_options(read_components(components), penalty, criterion, max_rounds, tol, n_init, seed)
-    options |= family_options(target is not None, covariance, noise, missing, table, types)
-    rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table)
+    options |= family_options(target is not None, covariance, noise, missing, table, types, response)
+    rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table or target is not None)
     model = fitted(rows, chosen, target, weight, options)
     save(model, out, Source(site, target))
     print_model(model)
@@ -79,6 +82,7 @@ def select(
     drop: opt.DroppedColumns = None,
     covariance: opt.CovarianceOption = None,
     noise: opt.NoiseOption = None,
+    response: opt.ResponseOption = opt.Response.gaussian,
     missing: opt.MissingOption = Missing.refuse,
     table: opt.TableOption = False,
     types: opt.TypesOption = None,
@@ -104,10 +108,10 @@ def select(
     if out is not None:
         check_folder(out, force=force)
     numbers = read_components(components)
-    options = family_options(target is not None, covariance, noise, missing, table, types)
+    options = family_options(target is not None, covariance, noise, missing, table, types, response)
     options |= {"n_components": [numbers] if isinstance(numbers, int) else numbers, "tol": 1e-6}
     options |= {"random_state": seed, "criterion": criterion.value}
-    rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table)
+    rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table or target is not None)
     model = fitted(rows, chosen, target, weight, options)
     if out is not None:
         save(model, out, Source(site, target))

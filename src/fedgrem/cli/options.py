@@ -27,6 +27,14 @@ class Noise(StrEnum):
     unit = "unit"
 
 
+class Response(StrEnum):
+    """What regressions explain."""
+
+    gaussian = "gaussian"
+    binary = "binary"
+    counts = "count"  # "count" itself is a method of words
+
+
 class Missing(StrEnum):
     """What to do about empty cells."""
 
@@ -58,7 +66,7 @@ SiteColumn: TypeAlias = Annotated[
     ),
 ]
 TargetColumn: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Column to explain: fits a mixture of linear regressions.")
+    str | None, typer.Option(metavar="COLUMN", help="Column to explain: fits regressions. See --response.")
 ]
 WeightColumn: TypeAlias = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Column of row weights: 2 counts as two rows.")
@@ -119,6 +127,14 @@ NoiseOption: TypeAlias = Annotated[
         help="Of regressions. `shared`: one variance for all components; `component`: one each; `unit`: the paper's, "
         "known and without an intercept.",
         show_default="shared",
+    ),
+]
+ResponseOption: TypeAlias = Annotated[
+    Response,
+    typer.Option(
+        "--response",
+        help="Of regressions, what is explained. `gaussian`: numbers; `binary`: 0 or 1, by log odds; `count`: counts, "
+        "by log rates.",
     ),
 ]
 CriterionOption: TypeAlias = Annotated[
@@ -204,8 +220,11 @@ def family_options(
     missing: Missing,
     table: bool = False,
     types: str | None = None,
+    response: Response = Response.gaussian,
 ) -> dict[str, Any]:
     """Of its components; what belongs to the other kind of mixture is refused."""
+    if response is not Response.gaussian and not regression:
+        raise InputError(f"--response {response.value} is for regressions, and no column to explain was named.")
     if types and not table:
         raise InputError("--types says what the columns of a table are; give --table too.")
     if table:
@@ -223,7 +242,7 @@ def family_options(
                 f"--covariance {covariance.value} is for Gaussian components; of regressions, say what to estimate of "
                 "the noise: --noise shared, component or unit."
             )
-        return {"noise": (noise or Noise.shared).value}
+        return {"response": response.value, "noise": (noise or Noise.shared).value}
     if noise is not None:
         raise InputError(
             f"--noise {noise.value} is for regressions, and no column to explain was named; use --covariance instead."

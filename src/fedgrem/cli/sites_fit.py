@@ -40,6 +40,7 @@ def fit(
     ] = None,
     covariance: opt.CovarianceOption = None,
     noise: opt.NoiseOption = None,
+    response: opt.ResponseOption = opt.Response.gaussian,
     missing: opt.MissingOption = Missing.refuse,
     table: opt.TableOption = False,
     types: opt.TypesOption = None,
@@ -87,7 +88,7 @@ def fit(
     check_folder(out, force=force)
     numbers = read_components(components)
     options = fit_options(numbers, penalty, criterion, max_rounds, tol, n_init, seed)
-    options |= {"algorithm": algorithm} | family_options(regression, covariance, noise, missing, table, types)
+    options |= {"algorithm": algorithm} | family_options(regression, covariance, noise, missing, table, types, response)
     names = listed(columns) or None
     if table and names is None:
         raise InputError("--table needs --columns and --types: over a network no site shows what its columns hold.")

@@ -122,27 +122,27 @@ def gather_values(name: str, values: Any, table: Table) -> Array | None:
     return np.asarray(values)
 
 
-def split_like(values: Array, table: Table, rows: Any = None) -> Any:
+def split_like(values: Array, table: Table, rows: Any = None, name: str = "component") -> Any:
     """Results in the shape the rows came in: an array, a dict of arrays, or a list of arrays.
 
-    With ``rows``, one number for each of a pandas frame comes as a Series with its index.
+    With ``rows``, one number for each of a pandas frame comes as a Series of this name with its index.
     """
     if table.kind == "table":
-        return _indexed(values, rows)
+        return _indexed(values, rows, name)
     parts = [values[table.site_of_row == k] for k in range(len(table.labels))]
     if table.kind == "mapping":
         named = dict(zip(table.labels.tolist(), parts, strict=True))
-        return named if rows is None else {name: _indexed(part, rows[name]) for name, part in named.items()}
-    return parts if rows is None else [_indexed(part, own) for part, own in zip(parts, rows, strict=True)]
+        return named if rows is None else {site: _indexed(part, rows[site], name) for site, part in named.items()}
+    return parts if rows is None else [_indexed(part, own, name) for part, own in zip(parts, rows, strict=True)]
 
 
-def _indexed(values: Array, rows: Any) -> Any:
+def _indexed(values: Array, rows: Any, name: str) -> Any:
     if rows is None or not is_frame(rows):
         return values
     frame = nw.from_native(rows, eager_only=True)
     if not frame.implementation.is_pandas():
         return values
-    return frame.implementation.to_native_namespace().Series(values, index=rows.index, name="component")
+    return frame.implementation.to_native_namespace().Series(values, index=rows.index, name=name)
 
 
 def column_names(rows: Any) -> list[str] | None:
@@ -156,10 +156,12 @@ def _stack(labels: Sequence[Any], tables: list[Any], kind: str) -> Table:
     arrays: list[Array] = []
     for name, table in zip(names, tables, strict=True):
         columns = column_names(table)
+        if columns is not None and first is not None and columns != first and set(columns) == set(first):
+            table, columns = nw.from_native(table, eager_only=True).select(first).to_native(), first
         if columns != first and columns is not None and first is not None:
             raise InputError(
                 f"site {name!r} has columns {columns}, expected {first} as at site {names[0]!r}; give every site the "
-                "same columns in the same order."
+                "same columns."
             )
         if is_frame(table):
             _check_numeric(f"site {name!r}", table)
@@ -197,16 +199,18 @@ def _take_column(rows: Any, name: str) -> tuple[Any, Any]:
 
 def _check_numeric(who: str, rows: Any) -> None:
     frame = nw.from_native(rows, eager_only=True)
-    bad = [
-        f"{name!r} ({kind})"
-        for name, kind in frame.schema.items()
-        if not (kind.is_numeric() or kind == nw.Boolean or (kind == nw.Object and _holds_numbers(frame[name])))
-    ]
+    bad = [f"{name!r} ({kind})" for name, kind in frame.schema.items() if not is_numeric(frame, name)]
     if bad:
         raise InputError(
             f"{who} has columns that are not numeric: {', '.join(bad)}; drop them, encode them, or name the site "
             "column with sites=."
         )
+
+
+def is_numeric(frame: nw.DataFrame[Any], name: str) -> bool:
+    """Whether a column holds numbers or yes and no."""
+    kind = frame.schema[name]
+    return bool(kind.is_numeric() or kind == nw.Boolean or (kind == nw.Object and _holds_numbers(frame[name])))
 
 
 def _holds_numbers(column: nw.Series[Any]) -> bool:

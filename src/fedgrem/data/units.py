@@ -54,6 +54,8 @@ class UnitsPlan(NamedTuple):
     One of them that is constant at a site tells nothing there, and counts as missing in a fit."""
     within: bool = False
     """Whether columns and response are taken about each site's own means, which a site intercept stands for."""
+    response: bool = True
+    """Whether the response, the last column of a regression, is centered and scaled too."""
     kept: tuple[int, ...] | None = None
     """Places of the columns that the fit is about, in order; None is all columns."""
 
@@ -80,6 +82,8 @@ class UnitsPlan(NamedTuple):
         if self.scaled is not None:
             among = np.isin(np.arange(width), self.scaled)
             units = Units(np.where(among, units.location, 0.0), np.where(among, units.scale, 1.0))
+        if not self.response:
+            units.location[-1], units.scale[-1] = 0.0, 1.0
         return units if self.move and not self.within else units._replace(location=np.zeros(width))
 
     def constant(self, deviations: Array) -> Array:

@@ -1,6 +1,7 @@
 """What all federated mixtures share once they are fitted: look rows up, score them, report."""
 
 import warnings
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedgrem.data.federation import Federation, Site, Units, check_finite, stack_sites
-from fedgrem.data.tables import Table, gather, gather_values, is_frame, split_like
+from fedgrem.data.tables import Table, gather, gather_values, is_frame, is_site_list, split_like
 from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.uncertainty import WithErrors
@@ -87,6 +88,11 @@ class FittedMixture(WithErrors, BaseEstimator):
         if k is None:
             return Params(self.center_weights_, self.center_)
         return Params(self.weights_[k], getattr(self, f"{self._theta_name}_")[k])
+
+    @property
+    def source_columns(self) -> list[str]:
+        """The columns that a table for this model has; none if those of the fit had no names."""
+        return [str(name) for name in getattr(self, "feature_names_in_", [])]
 
     # -- using a fit
 
@@ -212,6 +218,10 @@ class FittedMixture(WithErrors, BaseEstimator):
     def _in_order(self, X: Any, sites: Any) -> Any:
         """The table with the columns of the fit in order, if it has all of them and nothing else but the sites'."""
         columns = getattr(self, "feature_names_in_", None)
+        if isinstance(X, Mapping) and not hasattr(X, "shape"):
+            return {name: self._in_order(table, None) for name, table in X.items()}
+        if is_site_list(X):
+            return [self._in_order(table, None) for table in X]
         if columns is None or not is_frame(X):
             return X
         wanted = [str(name) for name in columns]

@@ -80,7 +80,7 @@ def _check_center(model: "BaseFederatedMixture") -> None:
 
 def _federation(model: "BaseFederatedMixture", rows: Any, y: Any, name: str, sample_weight: Any) -> Federation:
     """The rows of the new site, checked as in ``fit``."""
-    table = gather(model._as_numbers(rows, None))
+    table = gather(model._in_order(model._as_numbers(rows, None), None))
     if table.kind != "table":
         raise InputError(f"fit_site takes the rows of one site as one table; got {len(table.labels)} tables.")
     if model._has_target and y is None:

@@ -65,6 +65,10 @@ class Family(Protocol):
         """Length q of a component's parameter vector."""
         ...
 
+    def check_target(self, name: str, target: Array) -> None:
+        """Refuse responses of a site that no component could have."""
+        ...
+
     def noise_shape(self, n_components: int, n_features: int) -> tuple[int, int] | None:
         """(C, s) of a noise; None where it is known."""
         ...
@@ -200,6 +204,9 @@ class ExponentialFamily:
     """Gradient steps that one E-step is worth: more where Q is curved by direction, since they cost next to nothing."""
 
     # -- what subclasses say
+
+    def check_target(self, name: str, target: Array) -> None:
+        """Any number will do unless a subclass says not."""
 
     def features(self, stack: Stack) -> Array:
         """(c, n, t) F of every row, the first entry 1."""

@@ -124,6 +124,9 @@ class OwnDensity(KnownNoise):
             shape: tuple[int, ...] = jax.eval_shape(self.row_start, key, rows).shape
         return shape[0]
 
+    def check_target(self, name: str, target: Array) -> None:
+        """There is no response."""
+
     # -- every site and fit by itself: one program serves them all
 
     def _each(self, stack: Stack, params: Params, theta: Array, function: Callable[..., Any]) -> list[Any]:

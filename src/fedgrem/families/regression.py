@@ -137,7 +137,7 @@ class LinearRegression(ExponentialFamily):
     def solve(self, sums: Sums, theta: Array) -> Array:
         """Weighted least squares, with a ridge that only matters when a component holds too few rows."""
         gram, cross, _ = self._parts(sums)
-        return _least_squares(gram, cross, self.ridge)
+        return least_squares(gram, cross, self.ridge)
 
     def solve_noisy(self, sums: Sums, theta: Array) -> Array:
         """The same from sums that carry noise and may belong to no rows: where nothing is known, coefficients are 0."""
@@ -179,7 +179,7 @@ class LinearRegression(ExponentialFamily):
         for own, place in zip(features, places, strict=True):
             sums = Sums(own[place].sum(axis=-2), np.zeros(0), np.zeros(0))
             gram, cross, _ = self._parts(sums)
-            found.append(_least_squares(gram, cross, START_RIDGE))
+            found.append(least_squares(gram, cross, START_RIDGE))
         return np.stack(found)
 
     def first_noise(self, stack: Stack, theta: Array) -> Array | None:
@@ -245,7 +245,8 @@ class LinearRegression(ExponentialFamily):
         return _LOGS.average(noise, share)
 
 
-def _least_squares(gram: Array, cross: Array, ridge: float) -> Array:
+def least_squares(gram: Array, cross: Array, ridge: float) -> Array:
+    """Coefficients ``(..., R, p)`` from weighted ``x x'`` and ``x y``, with a ridge relative to the mean square."""
     size = np.arange(gram.shape[-1])
     mean_square = np.trace(gram, axis1=-2, axis2=-1) / len(size)
     # A component may hold a mass of 1e-300: relative to that alone, the ridge would underflow.

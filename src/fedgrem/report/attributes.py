@@ -21,6 +21,8 @@ KINDS = {
     "FederatedMixture": "custom mixture",
     "FederatedTableMixture": "mixture of mixed columns",
 }
+REGRESSIONS = {"binary": "mixture of logistic regressions", "count": "mixture of Poisson regressions"}
+"""By the response, where it is no number."""
 LEAST_UNIT = 1e-300
 """Something to divide by where a standard deviation is 0."""
 MOST_COLUMNS = 20
@@ -35,7 +37,8 @@ def check_fitted(model: BaseFederatedMixture) -> None:
 
 def kind(model: BaseFederatedMixture) -> str:
     """What was fitted, in words."""
-    return KINDS.get(type(model).__name__, type(model).__name__)
+    name = type(model).__name__
+    return REGRESSIONS.get(getattr(model, "response", ""), KINDS.get(name, name))
 
 
 def traits(model: BaseFederatedMixture) -> Traits:
@@ -149,14 +152,14 @@ def measured_in_noise(model: BaseFederatedMixture) -> bool:
 
 def estimates_noise(model: BaseFederatedMixture) -> bool:
     """Whether this is a regression that does not take its noise as known."""
-    return bool(getattr(model, "noise", "unit") != "unit")
+    return hasattr(model, "center_noise_") and getattr(model, "noise", "unit") != "unit"
 
 
 def center_line(model: BaseFederatedMixture, name: str) -> Array | None:
     """The center's ``intercept`` or ``noise``, ``(R,)``; None where the model has none."""
     if not has_response(model) or (name == "intercept" and not model._units_plan().intercept):
         return None
-    values: Array = getattr(model, f"center_{name}_")
+    values: Array | None = getattr(model, f"center_{name}_", None)
     return values
 
 

@@ -54,7 +54,7 @@ def given_rows(model: BaseFederatedMixture, X: Any, y: Any = None, sites: Any = 
     X, y, sites : as in ``fit``.
     """
     check_fitted(model)
-    table = gather(X, sites)
+    table = gather(model._as_numbers(X, sites) if has_response(model) else X, sites)
     _check_columns(model, table.rows)
     target = None
     if has_response(model):

@@ -83,12 +83,17 @@ def center_map(model: BaseFederatedMixture) -> Table:
 
 
 def _known_to(values: Array, errors: Array | None) -> list[str]:
-    """How well each is known; empty where nothing can be said."""
+    """How well each is known; "-" where nothing can be said, and nothing where nobody asked."""
+    if errors is None:
+        return [""] * len(values)
     told = []
-    for value, error in zip(values, np.full(len(values), np.nan) if errors is None else errors, strict=True):
+    for value, error in zip(values, errors, strict=True):
+        if not np.isfinite(error):
+            told.append("standard error -")
+            continue
         ends = value - NORMAL_95 * error, value + NORMAL_95 * error
         low, high = (fixed(end, decimals_for(ends)) for end in ends)
-        told.append(f"standard error {number(error)}, 95% interval {low} to {high}" if np.isfinite(error) else "")
+        told.append(f"standard error {number(error)}, 95% interval {low} to {high}")
     return told
 
 

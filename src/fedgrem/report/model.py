@@ -30,7 +30,7 @@ from fedgrem.report.attributes import column_names, estimates_pull, measured_in_
 from fedgrem.report.gain import Gains, measure_gain
 from fedgrem.report.maps import center_map, deviations, site_map
 from fedgrem.report.page import environment, picture, render
-from fedgrem.report.summary import Summary, flatness, selection_cell, summarize
+from fedgrem.report.summary import NO_CENTER, Summary, flatness, selection_cell, summarize
 from fedgrem.report.text import capital
 from fedgrem.report.words import agreement, gain_line, headline, settling, suspicion, vanishing
 
@@ -109,6 +109,7 @@ def _page_values(
     return {
         "title": headline(summary),
         "summary": summary,
+        "no_center": "" if summary.has_center else NO_CENTER,
         "in_short": lines + ([] if gains is None else [gain_line(summary, gains)]),
         "facts": _facts(model, summary),
         "origin": origin,
@@ -117,6 +118,7 @@ def _page_values(
         "selection": _selection(model, summary),
         "components": {
             "parameters": model._theta_name,
+            "response": getattr(model, "response", ""),
             "spread": spread_within(model) is not None,
             "table": center_map(model),
             "picture": drawing(partial(plot_sites, model), 4.4, "Sites around the centers") if several else "",

@@ -31,6 +31,7 @@ MOST_NOTES = 5
 """On columns, that a text holds."""
 MOST_VANISHED = 5
 """Sites without rows of some component that a text names."""
+NO_CENTER = "No center is shown: with a penalty of 0 every site was fitted alone, and nothing is common."
 FEWEST_COLUMNS, COLUMN_WIDTH = 2, 7
 OTHER_CELLS = 46
 """Width of a line about a site beside its name and its weights."""
@@ -108,6 +109,11 @@ class Summary(NamedTuple):
     def n_rows(self) -> float:
         """Total row weight of all sites."""
         return sum(site.n_rows for site in self.sites)
+
+    @property
+    def has_center(self) -> bool:
+        """Whether anything is common: where sites were fitted alone, what stands for a center means nothing."""
+        return self.sharing != "alone" or self.penalty > 0 or len(self.sites) == 1
 
     @property
     def oddest_first(self) -> list[SiteSummary]:
@@ -273,8 +279,8 @@ def _headline(summary: Summary) -> list[str]:
 
 def _center_lines(summary: Summary, width: int) -> list[str]:
     """Parameters down, components across; the largest components and the most telling parameters if there are many."""
-    if summary.sharing == "alone" and summary.penalty == 0 and len(summary.sites) > 1:
-        return ["No center is shown: with a penalty of 0 every site was fitted alone, and nothing is common."]
+    if not summary.has_center:
+        return [NO_CENTER]
     center, weights = np.array(summary.center), np.array(summary.center_weights)
     names = [short(name) for name in summary.parameters]
     space = width - max(map(n_cells, [*names, "typical weight"])) - 2
@@ -294,14 +300,21 @@ def _center_lines(summary: Summary, width: int) -> list[str]:
 
 def _typical_error(summary: Summary) -> str:
     """How well the centers are known, in one line: the table has no room for more."""
-    errors = [error for row in summary.center_errors or [] for error in row if error is not None]
-    if not errors:
+    told = [error for row in summary.center_errors or [] for error in row]
+    errors = [error for error in told if error is not None]
+    if not told:
         return ""
-    return f"Standard errors: {_number(float(np.median(errors)))} in the middle, {_number(max(errors))} at most."
+    if not errors:
+        return "Standard errors: - (the rows do not tell)."
+    lacking = f" - for {len(told) - len(errors)} of {len(told)}, of which the rows do not tell."
+    least, most = _number(float(np.median(errors))), _number(max(errors))
+    return f"Standard errors: {least} in the middle, {most} at most{'.' if len(errors) == len(told) else ';' + lacking}"
 
 
 def _profile_lines(summary: Summary) -> list[str]:
     """What tells the components apart, a line each."""
+    if not summary.has_center:
+        return []
     weights = summary.center_weights
     return [f"Component {r} ({weights[r]:.0%}): {'; '.join(told)}." for r, told in enumerate(summary.profile or [])]
 

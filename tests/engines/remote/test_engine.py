@@ -96,6 +96,21 @@ def test_every_algorithm_gives_the_in_process_answer(tmp_path, kind, algorithm):
     assert_same(finished, in_process(kind(algorithm=algorithm)))
 
 
+@pytest.mark.parametrize("response", ["binary", "count"])
+def test_other_responses_give_the_in_process_answer(tmp_path, monkeypatch, response):
+    plain = rows_of
+
+    def drawn(name, *more):
+        rows, y = plain(name, *more)
+        return rows, (y > 0).astype(float) if response == "binary" else np.maximum(np.round(y), 0.0)
+
+    for place in ("test_engine", "studies"):
+        monkeypatch.setattr(f"tests.engines.remote.{place}.rows_of", drawn, raising=True)
+    finished = over_network(tmp_path, regression(response=response))
+    assert finished.about["events"] == []
+    assert_same(finished, in_process(regression(response=response)))
+
+
 def test_sampled_sites_and_mini_batches_give_the_in_process_answer(tmp_path):
     options = {"algorithm": FedGrEM(sites=0.7, batch=0.5, local_steps=2), "max_rounds": 8}
     finished = over_network(tmp_path, tied(**options))

@@ -29,6 +29,7 @@ from fedgrem.estimators.network import adopt, spec_for
 from fedgrem.estimators.notes import ColumnWarning
 from fedgrem.families.covariance import STRUCTURES, Full
 from fedgrem.families.gaussian import Gaussian
+from fedgrem.families.generalized import RESPONSES, GeneralizedRegression
 from fedgrem.families.poisson import Poisson
 from fedgrem.families.regression import LinearRegression
 from fedgrem.families.table import Table
@@ -163,8 +164,15 @@ def test_units_must_be_finite_and_positive(tmp_path):
         assert declined(site, STEP, sent) == ("order", "the order's units are not finite and positive.")
 
 
+def test_responses_of_another_kind_are_refused_here_and_not_shown_in_the_reason(tmp_path):
+    spec = spec_of(family=GeneralizedRegression("count"))
+    code, message = declined(SiteAtWork("north", write_site(tmp_path, "north", target=True), spec))
+    assert code == "rows"
+    assert "needs whole numbers from 0 on" in message
+
+
 FAMILIES = [Gaussian(structure()) for structure in STRUCTURES.values()]
-FAMILIES += [LinearRegression(), LinearRegression("shared"), Poisson()]
+FAMILIES += [LinearRegression(), LinearRegression("shared"), Poisson(), *map(GeneralizedRegression, RESPONSES)]
 MIXED = (
     Column("age", "continuous"),
     Column("sex", "binary", ("f", "m")),

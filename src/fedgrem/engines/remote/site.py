@@ -239,3 +239,5 @@ def _check_rows(federation: Federation, spec: FitSpec) -> None:
         columns=federation.columns,
         missing_allowed=spec.missing,
     )
+    if site.target is not None:
+        spec.family.check_target(site.name, site.target)
