@@ -287,12 +287,12 @@ class FedGrEM(Options):
                 if toward.weights is not None and toward.weights_penalty is not None and toward.weights_penalty.any():
                     weights = shrink_weights(weights, toward.weights, toward.weights_penalty[..., None], n_rows)
                 theta = pull(theta, step_scale)
-        if noise is not None:
-            # About where the site ends, not where its rows alone lead, which explains away some of the noise.
-            pull = pull or self._pull(family, toward, units, n_rows, weights)
-            noise = family.noise_step(sums, pull(theta, step_scale), noise)
-        moved = Params(weights, theta, noise)
-        return Upload(moved, step_scale, stack.n_rows, sums.log_likelihood)
+        about = theta
+        if noise is not None and family.has_target:
+            # Where the site ends: of n responses, its own R q coefficients explain some of the noise away.
+            about = (pull or self._pull(family, toward, units, n_rows, weights))(theta, step_scale)
+        noise = family.noise_step(sums, about, noise)
+        return Upload(Params(weights, theta, noise), step_scale, stack.n_rows, sums.log_likelihood)
 
     def _pull(self, family: Family, toward: Toward, units: Any, n_rows: Array, weights: Array) -> Pulled:
         """What shrinks sites towards the center they were sent, between their steps; ``n_rows`` (c, ..., 1)."""
