@@ -142,7 +142,7 @@ def test_a_component_without_rows_leaves_the_matrix_finite():
 def test_a_large_table_is_met_in_blocks():
     generator = np.random.default_rng(5)
     case = BY_NAME["gaussian-tied"]
-    family, n, p = Gaussian(case.family.covariance), 12_000, 12
+    family, n, p = Gaussian(case.family.covariance), 40_000, 12
     stack = unpadded(Site("a", generator.normal(size=(n, p)), None, np.ones(n)))
     theta = generator.normal(size=(1, 3, p))
     noise = family.first_noise(stack, theta[:, None])[:, 0]
