@@ -1,5 +1,7 @@
 """What a page and a text must not claim: centers that nothing stands for, and errors that nobody knows."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,7 @@ def test_standard_errors_that_mean_nothing_are_dashes(rows, tmp_path):
     assert "at most." in summary_text(model)
     assert "standard error -" not in page(model, tmp_path)
     model.center_se_[1, 0] = np.nan
+    assert re.search(r"(?m)^x0 .* ± +-$", summary_text(model))
     assert "at most; - for 1 of 4, of which the rows do not tell." in " ".join(summary_text(model).split())
     assert page(model, tmp_path).count("standard error -") == 1
     assert summarize(model).as_plain()["center_errors"][1][0] is None
@@ -47,5 +50,6 @@ def test_standard_errors_that_mean_nothing_are_dashes(rows, tmp_path):
 def test_an_intercept_of_every_sites_own_has_no_error_that_is_claimed(rows, tmp_path):
     y = rows[:, 0] + np.random.default_rng(1).normal(size=180)
     model = FederatedRegressionMixture(1, intercept="site", random_state=0).fit(rows, y, sites=SITES)
-    assert "intercept" in summary_text(model)
+    assert re.search(r"(?m)^intercept +-?[0-9.e-]+ ± +-$", summary_text(model))
+    assert re.search(r"(?m)^x0 +[0-9.]+ ± 0\.[0-9]+$", summary_text(model))
     assert page(model, tmp_path).count("standard error -") == 1

@@ -32,7 +32,7 @@ MOST_NOTES = 5
 MOST_VANISHED = 5
 """Sites without rows of some component that a text names."""
 NO_CENTER = "No center is shown: with a penalty of 0 every site was fitted alone, and nothing is common."
-FEWEST_COLUMNS, COLUMN_WIDTH = 2, 7
+FEWEST_COLUMNS, COLUMN_WIDTH, ERROR_WIDTH = 2, 7, 17
 OTHER_CELLS = 46
 """Width of a line about a site beside its name and its weights."""
 
@@ -91,6 +91,8 @@ class Summary(NamedTuple):
     """What makes the parameters comparable, one for each."""
     center_intercept: list[float] | None = None
     """Of each component of a regression; None where it has none."""
+    center_intercept_errors: list[float | None] | None = None
+    """Standard errors of the intercepts, likewise."""
     center_noise: list[float] | None = None
     """Standard deviation about each component of a regression; None where it has none."""
     algorithm: str = "fedgrem"
@@ -152,6 +154,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     check_fitted(model)
     unsettled = set(model.unsettled_sites_.tolist())
     errors, intercept, noise = model.center_se_, center_line(model, "intercept"), center_line(model, "noise")
+    of_intercept = None if intercept is None else getattr(model, "center_intercept_se_", None)
     sites = [
         SiteSummary(
             name=str(name),
@@ -185,6 +188,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         selection=selection_of(model),
         parameter_units=parameter_units(model).tolist(),
         center_intercept=None if intercept is None else intercept.tolist(),
+        center_intercept_errors=None if of_intercept is None else [_or_none(error) for error in of_intercept.tolist()],
         center_noise=None if noise is None else noise.tolist(),
         algorithm=algorithm_name(model),
         method=traits(model).title,
@@ -286,10 +290,14 @@ def _center_lines(summary: Summary, width: int) -> list[str]:
     space = width - max(map(n_cells, [*names, "typical weight"])) - 2
     shown = largest(weights, max(FEWEST_COLUMNS, space // (COLUMN_WIDTH + 2)))
     kept = most_telling(center, summary.parameter_units or np.ones(len(names)), MOST_PARAMETERS)
-    lines = [(names[j], center[:, j].tolist()) for j in kept]
-    lines += [("intercept", summary.center_intercept or []), ("noise", summary.center_noise or [])]
+    errors = summary.center_errors if len(center) * (ERROR_WIDTH + 2) <= space else None
+    lines: list[tuple[str, list[float], list[float | None] | None]] = [
+        (names[j], center[:, j].tolist(), None if errors is None else [row[j] for row in errors]) for j in kept
+    ]
+    of_intercept = None if errors is None else summary.center_intercept_errors
+    lines += [("intercept", summary.center_intercept or [], of_intercept), ("noise", summary.center_noise or [], None)]
     rows = [["typical weight", *(f"{weights[r]:.2f}" for r in shown)]]
-    rows += [[name, *(_number(values[r]) for r in shown)] for name, values in lines if values]
+    rows += [[name, *_with_errors(values, known, shown)] for name, values, known in lines if values]
     return [
         "Centers\n" + text_table(["component", *map(str, shown)], rows),
         _typical_error(summary),
@@ -298,8 +306,18 @@ def _center_lines(summary: Summary, width: int) -> list[str]:
     ]
 
 
+def _with_errors(values: list[float], errors: list[float | None] | None, shown: list[int]) -> list[str]:
+    """Numbers, with their standard errors where there is room: a dash for one that means nothing."""
+    if errors is None:
+        return [_number(values[r]) for r in shown]
+    known = [errors[r] for r in shown]
+    told = ["-" if error is None else _number(error) for error in known]
+    width = max(map(len, told))
+    return [f"{_number(values[r])} ± {error:>{width}}" for r, error in zip(shown, told, strict=True)]
+
+
 def _typical_error(summary: Summary) -> str:
-    """How well the centers are known, in one line: the table has no room for more."""
+    """How well the centers are known, in one line: of many components the table has no room for more."""
     told = [error for row in summary.center_errors or [] for error in row]
     errors = [error for error in told if error is not None]
     if not told:
