@@ -192,12 +192,13 @@ def fit_among_neighbours(spec: FitSpec, federation: Federation, links: Array, pr
         place = Path(folder)
         write_sites(place / "workspace" / "local", place, federation, [CONTROLLER, EXECUTOR])
         told = {"spec": spec.as_plain(), "sites": names, "links": np.argwhere(np.triu(links)).tolist()}
-        run = play(place, _write_job(place / "job", told | {"precision": precision}), names)
+        run = play(place, write_job(place / "job", told | {"precision": precision}), names)
         found = [read_result(run / name).result if (run / name / RESULT).exists() else None for name in names]
     return _together(spec, federation, found)
 
 
-def _write_job(folder: Path, told: dict[str, Any]) -> Path:
+def write_job(folder: Path, told: dict[str, Any]) -> Path:
+    """Write the job that tells the sites the arguments of :class:`NeighbourExecutor`; returns its folder."""
     sites: list[str] = told["sites"]
     nothing: dict[str, Any] = {"components": [], "task_data_filters": [], "task_result_filters": []}
     controller = {"id": "fit", "path": CONTROLLER, "args": {"sites": sites, "run": RUN}}
