@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedgrem.algorithms.fedgmm import FedGMM
     from fedgrem.algorithms.fedgrem import FedGrEM
     from fedgrem.algorithms.tgmm import TGMM
+    from fedgrem.engines.decentralized import Decentralized
     from fedgrem.estimators import (
         FederatedGaussianMixture,
         FederatedMixture,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 __all__ = [
     "TGMM",
+    "Decentralized",
     "FedEM",
     "FedEMSA",
     "FedGMM",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Decentralized": "fedgrem.engines.decentralized",
     "TGMM": "fedgrem.algorithms.tgmm",
     "FedEM": "fedgrem.algorithms.fedem",
     "FedEMSA": "fedgrem.algorithms.fedem_sa",

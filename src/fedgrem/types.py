@@ -164,6 +164,11 @@ class FitResult(NamedTuple):
     columns_stand_out: bool = True
     """Whether any columns clearly vary together; components in columns that do not may be those of noise."""
 
+    @property
+    def from_sums(self) -> bool:
+        """Whether nobody saw a single site: the fit was found from sums over sites, in passes."""
+        return "passes" in self.history
+
 
 def pick(params: Params, index: Any) -> Params:
     """The same entries of all arrays of a mixture."""

@@ -226,7 +226,7 @@ def test_two_sites_are_too_few_at_the_beginning_and_later():
 
 
 CENSUS = InProcess(DATA, spec_of())
-CONTENT = Middle(np.zeros((2, DATA.n_features)), np.ones((2, DATA.n_features)))
+CONTENT = Middle(np.zeros((3, DATA.n_features)), np.ones((3, DATA.n_features)))
 
 
 def order(place=0, here=(1, 1, 1, 1), keys=KEYS_OF_ALL, chain=bytes(32), content=CONTENT, sealed=None):

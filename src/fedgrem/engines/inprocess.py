@@ -100,24 +100,28 @@ class InProcess:
             self._divided[numbers] = parts, threads
         return parts, threads
 
+    def _rows_for(self, ask: Ask, present: Array) -> list[tuple[Any, Array]]:
+        """What a task about sums is given of the sites that are asked, and their places."""
+        if ask.task == OF_CENSUS:
+            asked = np.flatnonzero(present)
+            return [(_stack([take_census(self._federation.sites[k]) for k in asked]), asked)]
+        work = []
+        for stack, places in self._stacks(ask.agreed):
+            here = np.flatnonzero(present[places])
+            if len(here):
+                work.append((stack if len(here) == len(places) else stack.select(here), places[here]))
+        return work
+
     def _masked(self, ask: Ask, present: Array) -> Any:
         """What sites answer where only sums open; absent ones zeros."""
-        sites, asked = self._federation.sites, np.flatnonzero(present)
+        sites = self._federation.sites
         if ask.task == KEYS:
             self._secrets = [os.urandom(32) for _ in sites]
             keys = [key_reply(s, self._width(k)) for k, s in enumerate(self._secrets)]
             return KeyReply(*(np.stack(leaves) for leaves in zip(*keys, strict=True)))
         orders = [_of_site(ask.mail, k) for k in range(len(sites))]
-        work: list[tuple[Any, Array]] = []
-        if ask.task == OF_CENSUS:
-            work.append((_stack([take_census(sites[k]) for k in asked]), asked))
-        else:
-            for stack, places in self._stacks(ask.agreed):
-                here = np.flatnonzero(present[places])
-                if len(here):
-                    work.append((stack if len(here) == len(places) else stack.select(here), places[here]))
         told: dict[int, SumReply] = {}
-        for rows, places in work:
+        for rows, places in self._rows_for(ask, present):
             names, secrets = ([of[k] for k in places] for of in (self.site_names, self._secrets))
             with np.errstate(all="ignore"):
                 replies, held = answer(self._spec, ask.task, rows, [orders[k] for k in places], names, secrets)

@@ -15,10 +15,11 @@ from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values
 from fedgrem.data.units import take_census
+from fedgrem.engines.decentralized import Decentralized
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, InputTypeError, ShapeError
 from fedgrem.estimators.fitted import FittedMixture
-from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
+from fedgrem.estimators.network import IN_PROCESS, check_engine, fit_elsewhere, fit_without_a_server
 from fedgrem.estimators.newcomer import fit_site
 from fedgrem.estimators.notes import ColumnWarning, column_notes
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
@@ -91,7 +92,7 @@ class BaseFederatedMixture(FittedMixture):
         sites: Any = None,
         sample_weight: Any = None,
         on_progress: Callable[[Progress], None] | None = None,
-        engine: str = IN_PROCESS,
+        engine: str | Decentralized = IN_PROCESS,
     ) -> Self:
         """Fit one mixture per site, shrunk to a common center; returns ``self``.
 
@@ -102,9 +103,11 @@ class BaseFederatedMixture(FittedMixture):
         sites : (N,) site labels, or the name of the site column of a frame; None is one site.
         sample_weight : (N,) weights >= 0; a row of weight 2 counts as two rows.
         on_progress : called with a :class:`~fedgrem.fit.conversation.Progress` before every exchange.
-        engine : "in-process", or "flare-simulator": every site in a process of its own, on NVFlare.
+        engine : "in-process"; "flare-simulator": every site in a process of its own, on NVFlare; or
+            ``Decentralized("ring")``: no server, neighbours in a graph only, see docs/decentralized.md.
         """
         self._check_parameters()
+        check_engine(self, engine)
         table, federation = self._validate_federation(X, y, sites, sample_weight)
         self._check_family(federation.n_features)
         with teller(on_progress, self.verbose) as tell:
@@ -146,7 +149,7 @@ class BaseFederatedMixture(FittedMixture):
     def _run(
         self,
         federation: Federation,
-        engine: str,
+        engine: str | Decentralized,
         on_progress: Callable[[Progress], None] | None,
         *,
         candidate: bool = False,
@@ -159,10 +162,12 @@ class BaseFederatedMixture(FittedMixture):
             if engine != IN_PROCESS:
                 raise InputError("center='sparse' is for fits in process as yet; leave engine out.")
             return run_sparse(spec, lambda one: InProcess(federation, one), on_progress)
-        if engine != IN_PROCESS:
-            elsewhere: FitResult = fit_elsewhere(spec, federation, engine, on_progress).result
+        if isinstance(engine, str) and engine != IN_PROCESS:
+            elsewhere: FitResult = fit_elsewhere(spec, federation, on_progress).result
             return elsewhere
         given = self._given(federation)
+        if not isinstance(engine, str):
+            return fit_without_a_server(replace(spec, given=given), federation, engine, on_progress)
         here = InProcess(federation, spec)
         result = run(replace(spec, given=given), here, on_progress)
         return here.revealed(result) if spec.secure_sums else result
@@ -393,7 +398,7 @@ class BaseFederatedMixture(FittedMixture):
                 f"the fit diverged at site(s) {', '.join(broken)}; use an algorithm whose steps settle, such as the "
                 "default FedGrEM(), a smaller step_size, or columns on a common scale."
             )
-        if not result.converged and self.tol > 0 and self.secure_sums:
+        if not result.converged and self.tol > 0 and result.from_sums:
             warnings.warn(
                 f"not settled after {result.n_rounds} rounds, and from sums nobody can say which sites still move; "
                 f"raise max_rounds or tol, now {self.tol:g}.",

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fedgrem.data.federation import Federation
+from fedgrem.engines.decentralized import Decentralized
 from fedgrem.engines.remote.declaration import check_over_network
 from fedgrem.engines.remote.result import Finished
 from fedgrem.errors import InputError
+from fedgrem.estimators.selection import is_fixed
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.spec import FitSpec
+from fedgrem.types import FitResult
 
 if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
@@ -36,12 +39,38 @@ def spec_for(
     return spec
 
 
-def fit_elsewhere(
-    spec: FitSpec, federation: Federation, engine: str, on_progress: Callable[[Progress], None] | None
-) -> Finished:
-    """Fit on the engine of this name."""
-    if engine != SIMULATOR:
-        raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))}; got {engine!r}.")
+def check_engine(model: "BaseFederatedMixture", engine: Any) -> None:
+    """Refuse an engine that is none, and one that does not go with what the model is to do."""
+    if isinstance(engine, str) and engine in ENGINES:
+        return
+    if not isinstance(engine, Decentralized):
+        raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))} or Decentralized(); got {engine!r}.")
+    if engine.over not in ENGINES:
+        raise InputError(f"over={engine.over!r}, expected one of {', '.join(map(repr, ENGINES))}.")
+    if model.secure_sums:
+        raise InputError(
+            "secure_sums hides sites from a center, and without a server there is none; leave out one of the two."
+        )
+    if not is_fixed(model.n_components):
+        raise InputError(
+            f"without a server one number of components is fitted, got n_components={model.n_components!r}; give a "
+            "number."
+        )
+
+
+def fit_without_a_server(
+    spec: FitSpec, federation: Federation, engine: Decentralized, on_progress: Callable[[Progress], None] | None
+) -> FitResult:
+    """Fit among neighbours, in this process or in one for every site."""
+    if engine.over == IN_PROCESS:
+        return engine.fit(spec, federation, on_progress)
+    from fedgrem.engines.flare.neighbours import fit_among_neighbours
+
+    return fit_among_neighbours(spec, federation, engine.links(federation.names, spec.seed), engine.precision)
+
+
+def fit_elsewhere(spec: FitSpec, federation: Federation, on_progress: Callable[[Progress], None] | None) -> Finished:
+    """Fit on NVFlare's simulator."""
     check_over_network(spec)
     from fedgrem.engines.flare.simulator import fit_in_simulator
 

@@ -24,6 +24,7 @@ from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table as Rows
 from fedgrem.data.tables import is_frame, is_site_list
 from fedgrem.data.units import UnitsPlan
+from fedgrem.engines.decentralized import Decentralized
 from fedgrem.errors import InputError
 from fedgrem.estimators.density import FederatedDensity
 from fedgrem.estimators.notes import column_notes
@@ -186,7 +187,7 @@ class FederatedTableMixture(FederatedDensity):
     def _run(
         self,
         federation: Federation,
-        engine: str,
+        engine: str | Decentralized,
         on_progress: Callable[[Progress], None] | None,
         *,
         candidate: bool = False,

@@ -42,7 +42,7 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
     model.n_parameters_ = degrees_of_freedom(result, pooled=pooled)
     if result.look is None:
         # From sums nobody can say who is odd; a site knows how far it is from the center, and tells itself.
-        told = told_by_sites(result) if model.secure_sums else NOT_JUDGED
+        told = told_by_sites(result) if result.from_sums else NOT_JUDGED
         model.site_verdict_ = np.broadcast_to(told, len(result.site_names)).copy()
         model.site_evidence_ = {}
         return

@@ -13,7 +13,7 @@ from fedgrem.fit.rounds import play_rounds, result_of
 from fedgrem.fit.selection import center_of, leads
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import Starts, find_starts, grown
-from fedgrem.fit.sums import secure_fit
+from fedgrem.fit.sums import Circle, secure_fit
 from fedgrem.fit.tasks import Score
 from fedgrem.fit.units import common_units, with_census
 from fedgrem.types import Array, Central, FitResult, Params, map_arrays
@@ -22,7 +22,7 @@ from fedgrem.types import Array, Central, FitResult, Params, map_arrays
 def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     """The center's side of a fit: units, starts, penalty, rounds, a last look, standard errors."""
     if spec.secure_sums:
-        return (yield from secure_fit(spec, names))
+        return (yield from secure_fit(spec, Circle(names)))
     agreed, census = yield from common_units(spec, names)
     result = yield from with_agreement(_in_units(spec, names), agreed)
     result = with_census(result, census, spec.units.constant(census.deviation))

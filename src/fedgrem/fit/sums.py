@@ -66,15 +66,24 @@ GUESSES, GENERATIONS, GENERATION = 16, 5, 4
 class Circle:
     """The sites of a fit whose numbers only open together: who is here, and what was said so far."""
 
+    what, remedy = "secure sums", "leave out secure_sums"
+    """What messages call a fit of this kind, and how they say to do without."""
+
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names, self.here = names, np.ones(len(names), dtype=bool)
         self.passes = self.width = 0
+        self.rounding = len(names) * 2.0**-32
+        """How far a sum may be off."""
         self._keys = np.zeros((len(names), 32), dtype=np.uint8)
         self._chain = bytes(32)
         self._sealed: Array | None = None
 
     def meet(self) -> Phase[None]:
         """Ask everyone for a public key."""
+        from fedgrem.kernels.masks import FEWEST
+
+        if len(self.names) < FEWEST:
+            raise InputError(f"secure sums are over at least {FEWEST} sites, and there are {len(self.names)}.")
         replies = yield Ask(KEYS, (), Progress("keys", 0, 0, float("nan")))
         self._lose(replies.present)
         widths = replies.mail.width[self.here].astype(int)
@@ -120,14 +129,9 @@ class Circle:
             )
 
 
-def secure_fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
-    """The center's side. Of single sites the result says nothing: NaN."""
-    from fedgrem.kernels.masks import FEWEST
-
-    check_spec(spec)
-    if len(names) < FEWEST:
-        raise InputError(f"secure sums are over at least {FEWEST} sites, and there are {len(names)}.")
-    circle = Circle(names)
+def secure_fit(spec: FitSpec, circle: Circle) -> Phase[FitResult]:
+    """The center's side, whoever adds up. Of single sites the result says nothing: NaN."""
+    check_spec(spec, circle.what, circle.remedy)
     yield from circle.meet()
     summary = yield from _common_units(spec, circle)
     agreed = Agreed(summary.units, summary.gaps)
@@ -148,19 +152,21 @@ class Summary(NamedTuple):
     """(p,) of every column in the units of the fit, the response last."""
     scale: Array
     n_rows: float
+    size: float
+    """Rows of the middle site: what one claims does not move it far."""
     gaps: bool
     n_sites: int
 
     @property
     def cap(self) -> Array:
-        """Rows for which a site counts at the most: so many times those of the average one."""
-        return np.asarray(WEIGHT_CAP * self.n_rows / self.n_sites)
+        """Rows for which a site counts at the most: so many times those of the middle one."""
+        return np.asarray(WEIGHT_CAP * self.size)
 
 
 def _common_units(spec: FitSpec, circle: Circle) -> Phase[Summary]:
-    """The middle of the sites' column means and deviations: Huber's location, whose limit follows the sites' spread."""
-    shape = (2, circle.width)
-    center, limit = np.zeros(shape), np.broadcast_to([[WIDEST], [100.0]], shape).copy()
+    """The middle of the sites' column means, deviations and sizes: Huber's location; its limit follows their spread."""
+    shape = (3, circle.width)
+    center, limit = np.zeros(shape), np.broadcast_to([[WIDEST], [100.0], [100.0]], shape).copy()
     like = MiddleSums(np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(()), np.zeros(()))
     while True:
         found: MiddleSums = yield from circle.add(
@@ -185,7 +191,8 @@ def _common_units(spec: FitSpec, circle: Circle) -> Phase[Summary]:
     if units is not None:
         here = (location - units.location) / units.scale, scale / units.scale
     n_sites = int(circle.here.sum())
-    return Summary(units, *here, float(found.n_rows), bool(found.gaps > 0.5) or constant, n_sites)
+    gaps = bool(found.gaps > 0.5) or constant
+    return Summary(units, *here, float(found.n_rows), float(np.exp(center[2, 0])), gaps, n_sites)
 
 
 # -- starts
@@ -196,7 +203,7 @@ def _find_start(spec: FitSpec, circle: Circle, summary: Summary) -> Phase[Params
     if spec.given is not None:
         first: Params = map_arrays(lambda leaf: leaf[0], spec.given)
         if any(np.any(leaf != leaf[:1]) for leaf in spec.given if leaf is not None):
-            raise InputError("with secure sums sites begin alike; give all sites the same start.")
+            raise InputError(f"with {circle.what} sites begin alike; give all sites the same start.")
         return first
     family, generator = spec.family, generator_for(spec.seed, "", "starts of sums")
     guesses = _random_guesses(spec, summary, GUESSES, generator)
@@ -295,9 +302,9 @@ class Player:
         told_sums: RoundSums = yield from self.circle.add("sum_round", content, RoundSums(like, nothing, nothing), told)
         sums, self.passes = told_sums.first, 1
         self.unsettled, self.log_likelihood = float(told_sums.unsettled), float(told_sums.log_likelihood)
-        rounding = len(self.circle.names) * 2.0**-32
         theta, noise = begin_search(at.theta), None if at.noise is None else begin_search(at.noise)
         while True:
+            rounding = self.circle.rounding
             theta = advance(theta, sums.theta, rounding=rounding)
             noise = None if noise is None or sums.noise is None else advance(noise, sums.noise, rounding=rounding)
             done = theta.done.all() and (noise is None or noise.done.all())
@@ -392,15 +399,14 @@ def _result(
 
 
 def with_own_answers(spec: FitSpec, result: FitResult, stacks: list[tuple[Stack, Array]], own: list[Held]) -> FitResult:
-    """A result with what sites found for themselves, for those who hold all rows anyway: a fit in one process."""
+    """A result with what sites found for themselves, for whoever holds their rows: all of them, or one."""
     params: Params = map_arrays(lambda *leaves: np.stack(leaves), *(held.after for held in own))
-    n_rows, noise = np.zeros(len(own)), result.center_noise
+    n_rows, noise = np.full(len(own), np.nan), result.center_noise
     for stack, places in stacks:
         n_rows[places] = stack.n_rows
-    frame = Frame(
-        noise, noise, result.influence.penalty, np.zeros(()), np.asarray(WEIGHT_CAP * n_rows.mean()), np.zeros((), int)
-    )  # fmt: skip
-    threshold, weight = np.zeros(params.weights.shape), np.zeros(params.weights.shape)
+    cap = np.asarray(WEIGHT_CAP * np.nanmedian(n_rows))
+    frame = Frame(noise, noise, result.influence.penalty, np.zeros(()), cap, np.zeros((), int))
+    threshold, weight = (np.full(params.weights.shape, np.nan) for _ in range(2))
     for stack, places in stacks:
         held: Held = map_arrays(lambda *leaves: np.stack(leaves), *(own[k] for k in places))
         pull = pulls(spec, stack, held, frame)[0]

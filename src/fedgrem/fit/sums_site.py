@@ -100,19 +100,19 @@ class Point(NamedTuple):
 
 
 class Middle(NamedTuple):
-    """Where the middle of the sites' summaries of a column is sought: of the mean, and of the log deviation."""
+    """Where the middle of the sites' summaries is sought: of a column's mean and log deviation, and of the log rows."""
 
     center: Array
-    """(2, p)"""
+    """(3, p)"""
     limit: Array
-    """(2, p) beyond which a site's distance from it is clipped."""
+    """(3, p) beyond which a site's distance from it is clipped."""
 
 
 class MiddleSums(NamedTuple):
     """What the sites say of it, in units of the limit."""
 
     n_sites: Array
-    """(2, p) that have cells of a column."""
+    """(3, p) that have cells of a column."""
     first: Array
     second: Array
     n_rows: Array
@@ -248,9 +248,10 @@ class Work:
 
 
 def middle(spec: FitSpec, census: Census, held: None, content: Middle) -> tuple[MiddleSums, None]:
-    """Clipped distances of this site's column means and log deviations from where their middle is sought."""
+    """Clipped distances of this site's column means, log deviations and log rows from where their middle is sought."""
     deviation = np.where(census.deviation > 0, census.deviation, np.nan)
-    value = np.stack([census.mean, np.log(deviation)], axis=1)
+    log_rows = np.broadcast_to(np.log(census.n_rows)[:, None], deviation.shape)
+    value = np.stack([census.mean, np.log(deviation), log_rows], axis=1)
     there = np.isfinite(value)
     away = np.where(there, np.clip((value - content.center) / content.limit, -1.0, 1.0), 0.0)
     return MiddleSums(there * 1.0, away, away * away, census.n_rows, census.gaps * 1.0), None
@@ -500,7 +501,7 @@ def answer(
             if order.sealed is None:
                 raise InputError(f"the order for {name!r} lacks what the site sealed for itself.")
             texts.append(unseal(derive(secret, b"seal", common.chain.tobytes()), order.sealed.tobytes()))
-        held = _unpacked(np.stack([np.frombuffer(text) for text in texts]), like)
+        held = unpack(np.stack([np.frombuffer(text) for text in texts]), like)
         if np.any(common.here > held.here):
             raise InputError("a site that has left the fit is to be in a sum again; a lost site stays out.")
     numbers, now = work.do(spec, rows, held, common.content)
@@ -533,7 +534,8 @@ def packed(message: Any) -> Array:
     return np.concatenate([leaf.reshape(len(leaf), -1) for _, leaf in named_arrays(message)], axis=1)
 
 
-def _unpacked(flat: Array, like: Any) -> Any:
+def unpack(flat: Array, like: Any) -> Any:
+    """The messages of c sites, of the shapes of ``like``, from their numbers ``(c, m)``."""
     place = 0
 
     def take(leaf: Array) -> Array:
@@ -546,25 +548,27 @@ def _unpacked(flat: Array, like: Any) -> Any:
 
 def unpacked(flat: Array, like: Any) -> Any:
     """One message of the shapes of ``like`` from its numbers ``(m,)``."""
-    return map_arrays(lambda leaf: leaf[0], _unpacked(flat[None], like))
+    return map_arrays(lambda leaf: leaf[0], unpack(flat[None], like))
 
 
-def check_spec(spec: FitSpec) -> None:
-    """Refuse what cannot be found from sums."""
+def check_spec(spec: FitSpec, what: str, remedy: str) -> None:
+    """Refuse what cannot be found from sums, ``what`` they are made by; ``remedy`` is how to do without."""
     from fedgrem.algorithms.center_rules import EmpiricalBayes, Huber
 
     algorithm: Any = spec.algorithm
     if not isinstance(algorithm, FedGrEM) or type(algorithm.center_rule) not in (Huber, EmpiricalBayes):
         raise InputError(
-            "secure sums find Huber's center, FedGrEM(center='huber'); other algorithms and center rules need to see "
-            "single sites. Leave out algorithm, or leave out secure_sums."
+            f"{what} find Huber's center, FedGrEM(center='huber'); other algorithms and center rules need to see "
+            f"single sites. Leave out algorithm, or {remedy}."
         )
     if algorithm.batch < 1.0 or algorithm.sites < 1.0 or algorithm.step_weights != "current":
-        raise InputError("secure sums take all rows of all sites in every round; leave out batch, sites, step_weights.")
+        raise InputError(f"{what} take all rows of all sites in every round; leave out batch, sites, step_weights.")
+    if spec.units.within:
+        raise InputError(f"{what} do not go with intercept='site' yet; leave it out, or {remedy}.")
     if spec.penalty == 0:
         raise InputError("with penalty=0 sites share nothing, and there is nothing to sum; give a penalty above 0.")
     if spec.family.name not in ("gaussian", "regression"):
         raise InputError(
-            f"secure sums begin at a common start, which is known for Gaussians and regressions and not for "
-            f"{spec.family.name!r}; leave out secure_sums."
+            f"{what} begin at a common start, which is known for Gaussians and regressions and not for "
+            f"{spec.family.name!r}; {remedy}."
         )

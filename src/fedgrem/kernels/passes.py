@@ -14,6 +14,8 @@ from fedgrem.types import Array
 
 MOST_CURVED = 64
 """Dimensions up to which second derivatives are summed: a pass is dearer than its numbers."""
+LONGEST = 20.0
+"""Newton step, in steps to the reweighted mean: where nearly all sites are clipped, second derivatives say nothing."""
 
 
 class ClippedSums(NamedTuple):
@@ -107,6 +109,8 @@ def advance(search: Search, sums: ClippedSums, *, tol: float = 1e-10, rounding: 
         place = np.arange(size)
         matrix[..., place, place] += 1e-9 * mass
         step = np.linalg.solve(matrix, sums.slope[..., None])[..., 0]
+        most = LONGEST * length * total / mass[..., 0]
+        step = step * np.minimum(1.0, most / np.maximum(row_norm(step), np.finfo(float).tiny))[..., None]
         new = np.where(np.isfinite(step).all(axis=-1, keepdims=True), search.center + step, plain)
     # A center that was astray is left for the reweighted mean of the one before it, which never ascends.
     new = np.where(astray[..., None], search.plain, new)

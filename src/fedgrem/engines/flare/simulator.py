@@ -15,7 +15,7 @@ from fedgrem.engines.flare.job import write_job
 from fedgrem.engines.flare.kit import CONTROLLER, EXECUTOR, GUARD
 from fedgrem.engines.flare.processes import check_flare
 from fedgrem.engines.remote.declaration import check_over_network
-from fedgrem.engines.remote.progress import Outcome, follow
+from fedgrem.engines.remote.progress import follow
 from fedgrem.engines.remote.result import RESULT, Finished, read_result
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.site import Settings, write_settings
@@ -24,7 +24,7 @@ from fedgrem.fit.conversation import Progress
 from fedgrem.fit.spec import FitSpec
 
 RUN = "simulated"
-LOG_LEVEL = "ERROR"
+LOG, LOG_LEVEL = "log.txt", "ERROR"
 
 
 def fit_in_simulator(
@@ -42,37 +42,47 @@ def fit_in_simulator(
     with tempfile.TemporaryDirectory(prefix="fedgrem-", ignore_cleanup_errors=True) as folder:
         place = Path(folder)
         workspace = place / "workspace"
-        _write_sites(workspace / "local", place, federation)
+        write_sites(workspace / "local", place, federation, [CONTROLLER, EXECUTOR, GUARD])
         names = list(federation.names)
         job = write_job(place / "job", spec, names, RUN, rules, transport=transport, guard=True)
-        command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(workspace)]
-        command += ["-c", ",".join(names), "-t", str(len(names)), "-l", LOG_LEVEL]
-        run = workspace / "server" / "runs" / RUN
-        with (place / "log.txt").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=_environment(place))
-            try:
-                outcome = follow(run, on_progress, lambda: process.poll() is None)
-                process.wait()
-            finally:
-                process.kill()
-                process.wait()
-        return _finished(run, outcome, place / "log.txt")
+        run = play(place, job, names, on_progress)
+        if not (run / RESULT).exists():
+            raise SitesError(f"the simulator ended without a result: {tail(place)}")
+        return read_result(run)
 
 
-def _finished(run: Path, outcome: Outcome, log: Path) -> Finished:
+def play(place: Path, job: Path, names: list[str], on_progress: Callable[[Progress], None] | None = None) -> Path:
+    """Run a job in a simulator whose workspace and log are in ``place``; the folder of what came of it."""
+    workspace = place / "workspace"
+    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(workspace)]
+    command += ["-c", ",".join(names), "-t", str(len(names)), "-l", LOG_LEVEL]
+    run = workspace / "server" / "runs" / RUN
+    with (place / LOG).open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=_environment(place))
+        try:
+            outcome = follow(run, on_progress, lambda: process.poll() is None)
+            process.wait()
+        finally:
+            process.kill()
+            process.wait()
     if outcome.kind == "failed":
         raise InputError(outcome.message)
-    if outcome.kind == "finished" and (run / RESULT).exists():
-        return read_result(run)
-    tail = " ".join(log.read_text(errors="replace").split()[-60:])
-    raise SitesError(f"the simulator ended without a result: {outcome.message or tail}")
+    if outcome.kind != "finished":
+        raise SitesError(f"the simulator ended without a result: {outcome.message or tail(place)}")
+    return run
 
 
-def _write_sites(local: Path, place: Path, federation: Federation) -> None:
+def tail(place: Path) -> str:
+    """The end of the simulator's log."""
+    return " ".join((place / LOG).read_text(errors="replace").split()[-60:])
+
+
+def write_sites(local: Path, place: Path, federation: Federation, classes: list[str]) -> None:
+    """The sites' rows and settings, and the classes that a job may name."""
     import polars as pl
 
     local.mkdir(parents=True)
-    allowed = {"class_allow_list": [CONTROLLER, EXECUTOR, GUARD], "class_list_enforcement_mode": "enforce"}
+    allowed = {"class_allow_list": classes, "class_list_enforcement_mode": "enforce"}
     (local / "resources.json").write_text(json.dumps({"format_version": 2} | allowed))
     columns = [f"x{j}" for j in range(federation.n_features)]
     for k, site in enumerate(federation.sites):
