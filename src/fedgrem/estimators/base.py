@@ -22,6 +22,7 @@ from fedgrem.estimators.network import IN_PROCESS, fit_elsewhere
 from fedgrem.estimators.newcomer import fit_site
 from fedgrem.estimators.notes import ColumnWarning, column_notes
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
+from fedgrem.estimators.privacy import as_privacy, check_private, check_weights
 from fedgrem.estimators.progress import teller
 from fedgrem.estimators.selection import Search, check_components, choose, is_fixed
 from fedgrem.estimators.verdicts import expose_verdicts, log_volume
@@ -55,6 +56,7 @@ class BaseFederatedMixture(FittedMixture):
     verbose: int
     random_state: Any
     secure_sums: bool = False
+    privacy: Any = None
 
     def _store(self, arguments: dict[str, Any]) -> None:
         """Keep the constructor's arguments as they came, as scikit-learn asks; ``fit`` checks them."""
@@ -159,11 +161,14 @@ class BaseFederatedMixture(FittedMixture):
             if engine != IN_PROCESS:
                 raise InputError("center='sparse' is for fits in process as yet; leave engine out.")
             return run_sparse(spec, lambda one: InProcess(federation, one), on_progress)
+        if engine != IN_PROCESS and spec.ranges is not None:
+            raise InputError("a private fit runs in process, or over a network of sites; leave engine out.")
         if engine != IN_PROCESS:
             elsewhere: FitResult = fit_elsewhere(spec, federation, engine, on_progress).result
             return elsewhere
         given = self._given(federation)
-        here = InProcess(federation, spec)
+        privacy = as_privacy(self.privacy)
+        here = InProcess(federation, spec, budgets=None if privacy is None else privacy.budgets(federation.names))
         result = run(replace(spec, given=given), here, on_progress)
         return here.revealed(result) if spec.secure_sums else result
 
@@ -189,7 +194,13 @@ class BaseFederatedMixture(FittedMixture):
             standard_errors=False if candidate else self._errors_switch,
             columns=columns,
             secure_sums=bool(self.secure_sums),
+            ranges=self._ranges(columns),
         )
+
+    def _ranges(self, columns: tuple[str, ...] | None) -> tuple[tuple[float, float], ...] | None:
+        """Between what columns are bounded in a private fit."""
+        privacy = as_privacy(self.privacy)
+        return None if privacy is None else privacy.ranges_of(columns or self._column_names())
 
     def _algorithm(self) -> Algorithm:
         """The algorithm; one that is only named takes the paper's single steps where all rounds are to be played."""
@@ -248,6 +259,9 @@ class BaseFederatedMixture(FittedMixture):
             raise InputError(
                 f"secure sums fit one number of components, got n_components={self.n_components!r}; give a number."
             )
+        privacy = as_privacy(self.privacy)
+        if privacy is not None:
+            check_private(privacy, self)
         algorithm = as_algorithm(self.algorithm)
         read_algorithm(as_plain(algorithm))  # its options, by the rules of a site that is asked to run it
         traits = algorithm.traits
@@ -286,6 +300,8 @@ class BaseFederatedMixture(FittedMixture):
         weight = np.ones(len(rows)) if weight is None else np.asarray(weight, dtype=float)
         if weight.shape != (len(rows),):
             raise ShapeError(f"sample_weight has shape {weight.shape}, expected ({len(rows)},), one weight per row.")
+        if self.privacy is not None:
+            check_weights(weight)
         columns = getattr(self, "feature_names_in_", None)
         members = [np.flatnonzero(table.site_of_row == k) for k in range(len(table.labels))]
         federation = Federation.from_sites(
@@ -427,6 +443,8 @@ class BaseFederatedMixture(FittedMixture):
         name : of the new site; ``predict(X, sites=name)`` then uses its mixture.
         sample_weight : (n,) weights >= 0; a row of weight 2 counts as two rows.
         """
+        if self.privacy is not None:
+            raise InputError("one more site would not be private; fit all sites again, each with its budget.")
         fit_site(self, rows, y, name, sample_weight)
         return self
 
