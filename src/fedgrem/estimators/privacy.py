@@ -10,12 +10,9 @@ import numpy as np
 
 from fedgrem.errors import InputError, InputTypeError
 from fedgrem.fit.spec import read_ranges
-from fedgrem.fit.verdicts import AT_CENTER, NOT_JUDGED, OWN_ANSWER, SIMILAR, SUSPECT
+from fedgrem.fit.verdicts import AT_CENTER, FALSE_ALARM, NOT_JUDGED, OWN_ANSWER, SIMILAR, SUSPECT
 from fedgrem.kernels.privacy import LARGEST_EPSILON, mu_of
 from fedgrem.types import Array, FitResult
-
-SUSPECT_CHANCE = 0.05
-"""That any honest site of a fit is called suspect."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +151,11 @@ def check_weights(weight: Array) -> None:
 
 
 def private_verdicts(result: FitResult) -> Array:
-    """One word per site: from its distance from the center, beside what the sites' differences and its noise explain."""
+    """One word per site, from its distance from the center beside what chance, noise and the others explain of that."""
     assert result.look is not None
-    p_value, n_sites = result.look["p_distance"], len(result.site_names)
-    odd = p_value < SUSPECT_CHANCE / n_sites
+    p_value, n_sites = result.look["p_value"], len(result.site_names)
+    odd = p_value <= FALSE_ALARM
     own = result.influence.weight.min(axis=1) <= 0
     at_center = np.all(result.distance == 0.0, axis=1)
     words = np.where(odd, SUSPECT, np.where(own, OWN_ANSWER, np.where(at_center, AT_CENTER, SIMILAR)))
     return np.where(np.isnan(p_value) | (n_sites < 3), NOT_JUDGED, words)
-

@@ -42,7 +42,7 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
     pooled = as_algorithm(model.algorithm).traits.pools_rows
     model.n_parameters_ = degrees_of_freedom(result, pooled=pooled)
     if model.privacy is not None:
-        model.site_verdict_, model.site_evidence_ = private_verdicts(result), {}
+        model.site_verdict_, model.site_evidence_ = private_verdicts(result), dict(result.look or {})
         return
     if result.look is None:
         # From sums nobody can say who is odd; a site knows how far it is from the center, and tells itself.

@@ -1,20 +1,21 @@
 """A fit from noisy sums alone: what leaves a site is differentially private for its rows.
 
-Few exchanges, and the budget of a site is spread over them: where every column lies, second moments, rows by cells about
-a few points in the directions that matter, from which the center finds a start without asking further, and EM steps
-of sums of shortened rows. How large the noise is, is known; it enters how much an estimate counts for, how far a site
-is shrunk to the center, its verdict and its standard errors.
+Few exchanges, and the budget of a site is spread over them: where every column lies, second moments, rows by cells
+about a few points in the directions that matter, from which the center finds a start without asking further, and EM
+steps of sums of shortened rows. How large the noise is, is known; it enters how much an estimate counts for, how far a
+site is shrunk to the center, its verdict and its standard errors.
 """
 
 from dataclasses import replace
-from math import sqrt
+from math import exp, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import chdtrc, gammainc, gammaincc, gammaln
+from scipy.optimize import brentq
+from scipy.special import chdtrc, chdtri, gammainc, gammaincc, gammaln
 
 from fedgrem.algorithms.center_rules import EmpiricalBayes
-from fedgrem.algorithms.centered import Centered
+from fedgrem.algorithms.centered import Centered, CenterRule
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError, PausedError
@@ -26,6 +27,7 @@ from fedgrem.fit.private_site import BINS, CELLS, FAR, TASKS, Cells, Frame, Priv
 from fedgrem.fit.rounds import RoundRecord
 from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.fit.tasks import StartRequest, start
+from fedgrem.fit.verdicts import FALSE_ALARM
 from fedgrem.kernels.center import median, row_norm
 from fedgrem.kernels.randomness import generator_for
 from fedgrem.kernels.triangle import symmetric
@@ -151,9 +153,7 @@ def _describe(spec: FitSpec, circle: Circle) -> Phase[About]:
     counts = np.where(counts.any(axis=1, keepdims=True), counts, 1.0)  # where nothing is sure, anything may be
     share = np.cumsum(counts / counts.sum(axis=1, keepdims=True), axis=1)
     edges = np.linspace(0.0, 1.0, BINS + 1)
-    lower, location, upper = (
-        np.array([np.interp(q, [0.0, *one], edges) for one in share]) for q in (0.25, 0.5, 0.75)
-    )
+    lower, location, upper = (np.array([np.interp(q, [0.0, *one], edges) for one in share]) for q in (0.25, 0.5, 0.75))
     scale = np.maximum((upper - lower) / 1.349, 0.5 / BINS) * (high - low)
     location = low + location * (high - low)
     pooled = yield from circle.ask_all("private_moments", Frame(location, scale))
@@ -295,10 +295,12 @@ class _Steps:
         rows = np.where(here[:, None], rows, 1e-9)
         theta = np.where(here[:, None, None], self.estimate, self.center) @ white.T
         say, all_the_way = np.where(here[:, None], rows, 0.0), np.full(rows.shape, np.inf)
-        found = self.spec.algorithm.center_rule(theta, say, all_the_way, rows, self.center @ white.T, here)  # type: ignore[attr-defined]
+        rule: CenterRule = self.spec.algorithm.center_rule  # type: ignore[attr-defined]
+        found = rule(theta, say, all_the_way, rows, self.center @ white.T, here)
         self.center = found.center @ factor.T
         on = (found.shrunk == found.center).all(axis=-1, keepdims=True)
-        self.params = Params(self._weights(of_mass / sqrt(kept + 1)), np.where(on, self.center, found.shrunk @ factor.T))
+        shrunk = np.where(on, self.center, found.shrunk @ factor.T)
+        self.params = Params(self._weights(of_mass / sqrt(kept + 1)), shrunk)
         return _Found(found, rows, theta)
 
     def _split(self, sums: Array) -> tuple[Array, Array, Array]:
@@ -314,12 +316,15 @@ class _Steps:
         if not step_parts(self.spec)[2]:
             return
         mass, way, products = self._split(self.circle.pooled(sums, noise).sums)
-        slope, variance = shortened_moments(factor.shape[0], clip_of(factor.shape[0]))
+        size, limit = len(factor), clip_of(len(factor))
+        slope, _ = shortened_moments(size, limit)
         total = max(float(mass.sum()), 1.0)
-        square = _matrix(products) / (variance * total)
+        square = _matrix(products) / total
         if number == 0:
             moved = way / (slope * np.maximum(mass, 1.0))[:, None]
             square = square - (moved.T * np.maximum(mass, 0.0)) @ moved / total
+        told = float(np.trace(square))
+        square = square * (size * _scale_of(told, size, limit) / max(told, 1e-9))
         self.within = factor @ _sound(square, 0.1, 10.0) @ factor.T
 
     def _weights(self, noise: Array) -> Array:
@@ -352,7 +357,9 @@ class _Steps:
         found, rows, family = last.found, last.rows, self.spec.family
         count, (n_components, size) = len(self.names), self.center.shape
         assert found.between is not None
-        units = (self.about.location, self.about.scale) if self.spec.units.standardize else (np.zeros(size), np.ones(size))
+        units = np.zeros(size), np.ones(size)
+        if self.spec.units.standardize:
+            units = self.about.location, self.about.scale
         within = self.within / np.outer(units[1], units[1])
         noise: Array | None = None
         if family.noise_shape(n_components, size) is not None:
@@ -365,9 +372,7 @@ class _Steps:
         variance = (1.0 - part) / rows + np.square(part) * of_center
         n_rows = np.maximum(self.mass.sum(axis=1), 1.0)
         threshold = part * row_norm(last.theta - found.center)
-        history = {
-            name: np.array([getattr(record, name) for record in self.records]) for name in RoundRecord._fields
-        }
+        history = {name: np.array([getattr(record, name) for record in self.records]) for name in RoundRecord._fields}
         return FitResult(
             site_names=self.names,
             weights=self.params.weights,
@@ -385,17 +390,31 @@ class _Steps:
             start_choice=np.ones(count, dtype=int),
             location=units[0] if self.spec.units.standardize else None,
             scale=units[1] if self.spec.units.standardize else None,
-            look={"p_distance": np.where(self.circle.here, self._p_values(last), np.nan)},
+            look=self._evidence(last),
             weights_variance=self.weights_variance,
             theta_covariance=variance[..., None, None] * within,
             center_covariance=of_center[:, None, None] * within,
             seen=np.repeat(n_rows[:, None], size, axis=1),
         )
 
-    def _p_values(self, last: "_Found") -> Array:
-        """(K,) the chance of an honest site to be as far from the center, with its noise, as each is."""
-        away = np.square(last.theta - last.found.center).sum(axis=-1) / (last.found.between + 1.0 / last.rows)
-        return np.asarray(chdtrc(float(self.center.size), away.sum(axis=1)))
+    def _evidence(self, last: "_Found") -> dict[str, Array]:
+        """How far each site is from the center, and what the others' differences, chance and its noise explain of that.
+
+        By the names that verdicts have elsewhere: root mean squares over a site's rows, in units of the noise.
+        """
+        assert last.found.between is not None
+        size, here = float(self.center.size), self.circle.here
+        usual = last.found.between + 1.0 / last.rows
+        square = np.square(last.theta - last.found.center).sum(axis=-1)
+        weights = self.params.weights
+        distance, expected = (np.sqrt((weights * one).sum(axis=1)) for one in (square, usual * self.center.shape[1]))
+        p_value = np.where(here, chdtrc(size, (square / usual).sum(axis=1)), np.nan)
+        limit = expected * sqrt(float(chdtri(size, FALSE_ALARM)) / size)
+        nothing = np.full(len(here), np.nan)
+        return {
+            "distance": distance, "expected": expected, "limit": limit, "p_distance": p_value, "p_value": p_value,
+            "fit": nothing, "p_fit": nothing, "judged_from": np.zeros(len(here)),
+        }  # fmt: skip
 
 
 class _Found(NamedTuple):
@@ -423,3 +442,16 @@ def shortened_moments(size: int, limit: float) -> tuple[float, float]:
         inverse = np.exp(gammaln(half - 0.5) - gammaln(half)) / sqrt(2.0) * gammaincc(half - 0.5, cut)
         slope += limit * (1.0 - 1.0 / size) * float(inverse)
     return slope, float(gammainc(half + 1.0, cut)) + limit * limit * (1.0 - inside) / size
+
+
+def _scale_of(square: float, size: int, limit: float) -> float:
+    """The variance of the coordinates of normal vectors whose mean squared length is this once they are shortened."""
+
+    def away(log_variance: float) -> float:
+        unit = exp(0.5 * log_variance)
+        return unit * unit * size * shortened_moments(size, limit / unit)[1] - square
+
+    low, high = -2.0, 2.0
+    if away(low) >= 0.0 or away(high) <= 0.0:
+        return exp(low if away(low) >= 0.0 else high)
+    return exp(brentq(away, low, high))
