@@ -61,7 +61,7 @@ class Circle:
         if not self.here.any():
             raise PausedError("no site is left; resume the fit when they are back, or begin again.")
         kept = self.here[:, None]
-        return np.where(kept, reply.sums, 0.0), np.where(self.here, reply.noise, 0.0)
+        return np.where(kept, reply.noisy, 0.0), np.where(self.here, reply.added, 0.0)
 
     def ask_all(self, task: str, mail: Any) -> Phase["Pooled"]:
         """The same question to all sites, and the typical answer."""

@@ -63,9 +63,9 @@ class Step(NamedTuple):
 class PrivateReply(NamedTuple):
     """What a site answers."""
 
-    sums: Array
-    """(m,) of the rows' vectors, with noise in every number."""
-    noise: Array
+    noisy: Array
+    """(m,) sums of the rows' vectors, with noise in every number."""
+    added: Array
     """() the standard deviation of that noise: it depends on the budget, and on no row."""
 
 
