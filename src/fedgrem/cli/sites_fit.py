@@ -113,9 +113,7 @@ def fit(
         raise InputError("--table needs --columns and --types: over a network no site shows what its columns hold.")
     if ranges is not None:
         if regression or table:
-            raise InputError(
-                "--ranges is for a private fit of Gaussian components; leave --regression and --table out."
-            )
+            raise InputError("--ranges is for private fits of Gaussian components; leave out --regression and --table.")
         options["privacy"] = {"ranges": read_bounds(ranges)}
     model = estimator(options, regression)
     fixed = isinstance(numbers, int)

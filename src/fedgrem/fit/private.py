@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from scipy.special import chdtrc, chdtri, gammainc, gammaincc, gammaln
 
 from fedgrem.algorithms.center_rules import EmpiricalBayes
-from fedgrem.algorithms.centered import Centered, CenterRule
+from fedgrem.algorithms.centered import Centered
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError, PausedError
@@ -28,7 +28,7 @@ from fedgrem.fit.rounds import RoundRecord
 from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.fit.tasks import StartRequest, start
 from fedgrem.fit.verdicts import FALSE_ALARM
-from fedgrem.kernels.center import median, row_norm
+from fedgrem.kernels.center import between_sites, median, row_norm, trust_within
 from fedgrem.kernels.randomness import generator_for
 from fedgrem.kernels.triangle import symmetric
 from fedgrem.types import Array, FitResult, Influence, Params, map_arrays
@@ -39,6 +39,9 @@ SURE = 2.0
 """Standard deviations of the noise from which a count is taken for one."""
 RESTARTS = 50
 """Of the search for a start among the cells, which costs no budget."""
+DOUBTFUL = 1.5
+"""Times what is known of an estimate's variance: labels are not seen, masses are noisy, and estimates are many, so that
+an honest one is now and then farther out than by its own noise."""
 LEAST_WITHIN = 0.02
 """Of the variance in any direction, that is within components at the least."""
 
@@ -295,8 +298,11 @@ class _Steps:
         rows = np.where(here[:, None], rows, 1e-9)
         theta = np.where(here[:, None, None], self.estimate, self.center) @ white.T
         say, all_the_way = np.where(here[:, None], rows, 0.0), np.full(rows.shape, np.inf)
-        rule: CenterRule = self.spec.algorithm.center_rule  # type: ignore[attr-defined]
-        found = rule(theta, say, all_the_way, rows, self.center @ white.T, here)
+        begin = self.center @ white.T
+        between, _ = between_sites(theta, rows, begin, here)
+        square = np.square(theta - begin).sum(axis=-1)
+        trusted = trust_within(square, DOUBTFUL * (between + 1.0 / rows), size)
+        found = EmpiricalBayes().given(between, trusted, theta, say, all_the_way, rows, begin, here)
         self.center = found.center @ factor.T
         on = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         shrunk = np.where(on, self.center, found.shrunk @ factor.T)
