@@ -3,8 +3,8 @@
 The paper's Gaussian simulation, by default 100 sites of 1,000 rows, one hostile: the largest error of the component
 means over the honest sites, of a fit without privacy (defaults), of fitting alone without privacy, and at every total
 epsilon (delta 1e-6, everything included, starts too) of a private fit, of private fits of single sites on their own
-(the first 20), and of private k-means: Lloyd's iterations with Gaussian noise on pooled counts and sums, started from
-points far from each other in the agreed ranges.
+(the first 20), and of private k-means: Lloyd's iterations with Gaussian noise on pooled counts and sums, which begin,
+for nothing, where k-means++ on the pooled rows without noise does.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import warnings
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from sklearn.cluster import kmeans_plusplus
 
 from fedgrem import FederatedGaussianMixture, Privacy
 from fedgrem.data.simulate import simulate
@@ -56,11 +57,7 @@ def private_kmeans(truth, seed, epsilon):
     n_sites, _, size = rows.shape
     radius = HALF * np.sqrt(size)
     rows = np.clip(rows, -HALF, HALF)
-    drawn = generator.uniform(-HALF / 2, HALF / 2, size=(2000, size))
-    centers = drawn[:1]
-    while len(centers) < 5:
-        apart = np.square(drawn[:, None] - centers).sum(axis=-1).min(axis=1)
-        centers = np.concatenate([centers, drawn[[apart.argmax()]]])
+    centers = kmeans_plusplus(rows.reshape(-1, size), 5, random_state=seed)[0]
     noise = np.sqrt(2.0 * ITERATIONS * n_sites) / mu_of(epsilon, DELTA)
     for _ in range(ITERATIONS):
         nearest = (rows @ centers.T - 0.5 * np.square(centers).sum(axis=1)).argmax(axis=-1)

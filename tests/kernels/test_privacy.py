@@ -28,8 +28,8 @@ def test_no_budget_is_no_noise_and_nothing_spent_is_nothing_told():
     assert epsilon_of(0.0, 1e-6) == 0.0 == delta_of(0.0, 0.0)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
-@pytest.mark.parametrize("shares", [(1.0,), (0.02, 0.04, 0.07, 0.07, 0.2, 0.2, 0.2, 0.2)])
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+@pytest.mark.parametrize("shares", [(0.02, 0.04, 0.07, 0.07, 0.2, 0.2, 0.2, 0.2)])
 def test_a_composed_budget_is_what_dp_accounting_says_it_is(epsilon, shares):
     accounting = pytest.importorskip("dp_accounting")
     from dp_accounting.pld import PLDAccountant
@@ -37,7 +37,7 @@ def test_a_composed_budget_is_what_dp_accounting_says_it_is(epsilon, shares):
 
     mu = mu_of(epsilon, 1e-6)
     assert sum(shares) == pytest.approx(1.0)
-    exact, bound = PLDAccountant(value_discretization_interval=1e-4), RdpAccountant()
+    exact, bound = PLDAccountant(value_discretization_interval=1e-3), RdpAccountant()
     for share in shares:
         event = accounting.GaussianDpEvent(1.0 / (mu * np.sqrt(share)))
         exact.compose(event)

@@ -279,8 +279,11 @@ def _with_budget(
         settings = settings._replace(
             epsilon=before.epsilon, delta=before.delta, total_epsilon=before.total_epsilon, ledger=before.ledger
         )
-    given = {"epsilon": epsilon, "delta": delta, "total_epsilon": total}
-    settings = settings._replace(**{name: value for name, value in given.items() if value is not None})
+    settings = settings._replace(
+        epsilon=settings.epsilon if epsilon is None else epsilon,
+        delta=settings.delta if delta is None else delta,
+        total_epsilon=settings.total_epsilon if total is None else total,
+    )
     if settings.epsilon is None:
         if delta is not None or total is not None:
             raise InputError("--delta and --total-epsilon go with --epsilon; give it too.")

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import chdtrc, chdtri, gammainc, gammaincc, gammaln
 
-from fedgrem.algorithms.center_rules import EmpiricalBayes
+from fedgrem.algorithms.center_rules import FEWEST_MIXED, EmpiricalBayes
 from fedgrem.algorithms.centered import Centered
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.stack import Stack
@@ -298,7 +298,8 @@ class _Steps:
         rows = np.where(here[:, None], rows, 1e-9)
         theta = np.where(here[:, None, None], self.estimate, self.center) @ white.T
         say, all_the_way = np.where(here[:, None], rows, 0.0), np.full(rows.shape, np.inf)
-        begin = self.center @ white.T
+        # Of few sites the solver is begun in their middle: from far away its steps may lead astray.
+        begin = self.center @ white.T if here.sum() >= FEWEST_MIXED else median(theta[here])
         between, _ = between_sites(theta, rows, begin, here)
         square = np.square(theta - begin).sum(axis=-1)
         trusted = trust_within(square, DOUBTFUL * (between + 1.0 / rows), size)
@@ -353,7 +354,7 @@ class _Steps:
         moved = row_norm(self.params.theta - before) / (1.0 + row_norm(before))
         apart = row_norm((self.params.theta - self.center) @ np.linalg.inv(np.linalg.cholesky(self.within)).T)
         unknown, none = np.full(len(self.names), np.nan), np.zeros(())
-        of_center = np.max(row_norm(self.center - center) / (1.0 + row_norm(center)))
+        of_center = np.asarray(np.max(row_norm(self.center - center) / (1.0 + row_norm(center))))
         self.records.append(
             RoundRecord(unknown, moved.max(axis=1), of_center, none, apart.max(axis=1), none, unknown, none)
         )

@@ -108,7 +108,7 @@ def step_vectors(spec: FitSpec, rows: Array, sent: Step) -> Array:
     mass, length, product = step_parts(spec)
     parts = [mass * posterior, ((length / limit) * posterior[..., None] * near).reshape(len(rows), -1)]
     if product:
-        parts.append(product / limit**2 * np.vecdot(posterior[..., None], lengths_kept(near), axis=1))
+        parts.append(product / limit**2 * (posterior[:, None] @ lengths_kept(near))[:, 0])
     return np.concatenate(parts, axis=1)
 
 

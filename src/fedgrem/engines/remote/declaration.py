@@ -146,7 +146,10 @@ class Declaration:
         played = task in LOCAL_TASKS or task in PRIVATE_TASKS
         known = _played(self._spec, self.n_columns, self._spec.smaller is not None).forms if played else {}
         if task not in known:
-            listed = ", ".join((CENSUS, *known)) if known else ", ".join(TASKS)
+            if self._spec.ranges is not None:
+                known = _played(self._spec, self.n_columns, False).forms
+            first = () if self._spec.ranges is not None else (CENSUS,)
+            listed = ", ".join((*first, *known)) if known else ", ".join(TASKS)
             raise MessageError(f"there is no task {task[:40]!r} in this fit; the tasks are {listed}.")
         return known[task]
 

@@ -64,7 +64,7 @@ class Guard:
         The same order again has the same answer, from the same rows.
         """
         with self._lock, self._alone():
-            about = {"run": self._run, "exchange": exchange, "task": str(task)[:40]}
+            about: dict[str, Any] = {"run": self._run, "exchange": exchange, "task": str(task)[:40]}
             try:
                 if self._course is None:
                     self._course = self._enter()
@@ -163,6 +163,7 @@ class Guard:
 
     def _enter(self) -> Course:
         """Take up the fit where the log says that it is, or begin it if the site may."""
+        self._site.check()
         records = list(self._earlier())
         mine = [record for record in records if record.get("run") == self._run]
         spec = self._site.spec.as_plain()
@@ -185,7 +186,7 @@ class Guard:
         paid = self._pay()
         if not paid:
             self._check_changed(records, digest, n_rows)
-        rules = {"floor": settings.floor, "cap": settings.cap, "fits_per_day": settings.fits_per_day}
+        rules: dict[str, Any] = {"floor": settings.floor, "cap": settings.cap, "fits_per_day": settings.fits_per_day}
         self._write("fit", run=self._run, job=self._job, spec=spec, rows=digest, n_rows=n_rows, **rules, **paid)
         return course
 

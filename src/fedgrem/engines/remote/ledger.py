@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from math import sqrt
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedgrem.errors import InputError
 from fedgrem.kernels.privacy import epsilon_of, mu_of
@@ -48,9 +48,8 @@ def charge(path: Path, run: str, epsilon: float, delta: float, total_epsilon: fl
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        square, runs = 0.0, []
-        for record in _records(path):
-            square, runs = square + record["mu"] ** 2, [*runs, record["run"]]
+        records = _records(path)
+        square, runs = sum(record["mu"] ** 2 for record in records), [record["run"] for record in records]
         if run in runs:
             raise InputError(f"{run} has been paid for before, and its answers are in another log; begin a new fit.")
         if square + mu * mu > mu_of(total_epsilon, delta) ** 2 * (1.0 + SLACK):
@@ -73,7 +72,7 @@ def spent(path: Path, delta: float) -> Spent:
     return Spent(len(records), epsilon_of(sqrt(sum(record["mu"] ** 2 for record in records)), delta))
 
 
-def _records(path: Path) -> list[dict[str, float]]:
+def _records(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

@@ -153,11 +153,18 @@ class SiteAtWork:
         self._federation: Federation | None = None
         self._ready: tuple[bytes, Stack] | None = None
 
+    def check(self) -> None:
+        """Whether the spec can be for this site at all; :class:`DeclinedError` where it cannot."""
+        try:
+            check_over_network(self.spec)
+        except InputError as error:
+            raise DeclinedError("order", str(error)) from error
+        check_columns(self.settings, self.spec)
+
     def read(self, task: str, fields: Fields) -> Order:
         """An order as it came; :class:`DeclinedError` where it does not fit the spec."""
         try:
             check_over_network(self.spec)
-            check_columns(self.settings, self.spec)
             order = self._declaration.read_order(task, fields)
             check_values(task, order, self.spec)
             return order
