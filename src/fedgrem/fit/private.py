@@ -37,6 +37,12 @@ TRIMMED = 0.1
 """Of the sites, by their weight, at either end of what they say: sums over sites are for all, and a few may be bad."""
 SURE = 2.0
 """Standard deviations of the noise from which a count is taken for one."""
+CLEAR, MOST = 3.0, 0.7
+"""The same where many counts are looked at, and the part of the rows that these are to be of."""
+ENOUGH = 3.0
+"""Times the noise in the number of rows that a cell is to hold."""
+NOWHERE = 1e6
+"""Deviations from the rows, where a point is that no row is nearest to."""
 RESTARTS = 50
 """Of the search for a start among the cells, which costs no budget."""
 DOUBTFUL = 1.5
@@ -143,6 +149,10 @@ class About(NamedTuple):
     """(p,)"""
     covariance: Array
     """(p, p)"""
+    n_rows: float
+    """Of the typical site."""
+    noise: float
+    """In that."""
 
 
 def _describe(spec: FitSpec, circle: Circle) -> Phase[About]:
@@ -151,12 +161,7 @@ def _describe(spec: FitSpec, circle: Circle) -> Phase[About]:
     low, high = np.array(spec.ranges).T
     size = len(low)
     pooled = yield from circle.ask_all("private_columns", ())
-    counts = pooled.sums.reshape(size, BINS)
-    counts = np.where(counts > SURE * pooled.noise, counts, 0.0)
-    counts = np.where(counts.any(axis=1, keepdims=True), counts, 1.0)  # where nothing is sure, anything may be
-    share = np.cumsum(counts / counts.sum(axis=1, keepdims=True), axis=1)
-    edges = np.linspace(0.0, 1.0, BINS + 1)
-    lower, location, upper = (np.array([np.interp(q, [0.0, *one], edges) for one in share]) for q in (0.25, 0.5, 0.75))
+    lower, location, upper = quartiles(sqrt(size) * pooled.sums.reshape(size, BINS), sqrt(size) * pooled.noise)
     scale = np.maximum((upper - lower) / 1.349, 0.5 / BINS) * (high - low)
     location = low + location * (high - low)
     pooled = yield from circle.ask_all("private_moments", Frame(location, scale))
@@ -166,7 +171,30 @@ def _describe(spec: FitSpec, circle: Circle) -> Phase[About]:
     mean = unit * first / count
     square = unit * unit * _matrix(second) / count
     covariance = _sound(square - np.outer(mean, mean), 1e-3, 4.0 * size)
-    return About(location, scale, location + scale * mean, covariance * np.outer(scale, scale))
+    center = np.clip(location + scale * mean, low, high)
+    return About(location, scale, center, covariance * np.outer(scale, scale), float(count), sqrt(3.0) * pooled.noise)
+
+
+def quartiles(counts: Array, noise: float) -> Array:
+    """(3, p) of columns from noisy counts ``(p, b)`` in equal parts of their range, as parts of that.
+
+    Counts count that are clearly more than noise. Where these are not most of the rows, parts are joined two by two.
+
+    Examples
+    --------
+    >>> quartiles(np.array([[0.0, 8.0, 8.0, 0.0]]), 1.0).ravel().tolist()
+    [0.375, 0.5, 0.625]
+    """
+    found, n_rows = np.zeros((3, len(counts))), max(float(counts.sum(axis=1).mean()), 1e-9)
+    for column, own in enumerate(counts):
+        told, joined = own, 1
+        while np.where(told > CLEAR * noise * sqrt(joined), told, 0.0).sum() < MOST * n_rows and len(told) > 4:
+            told, joined = told.reshape(-1, 2).sum(axis=1), 2 * joined
+        told = np.where(told > CLEAR * noise * sqrt(joined), told, 0.0)
+        told = told if told.any() else np.ones(len(told))  # where nothing is clear, anything may be
+        share = np.concatenate([[0.0], np.cumsum(told)]) / told.sum()
+        found[:, column] = np.interp([0.25, 0.5, 0.75], share, np.linspace(0.0, 1.0, len(share)))
+    return found
 
 
 def _matrix(packed: Array) -> Array:
@@ -205,25 +233,30 @@ def _find_start(spec: FitSpec, circle: Circle, about: About) -> Phase[First]:
     spread = np.sqrt(np.maximum(values[some], 1.0 if known else 0.05))
     generator = generator_for(spec.seed, "", "private starts")
     m = max(CELLS, 6 * n_components)
-    points, mass = spread * generator.normal(size=(m, len(spread))), np.ones(m)
+    points = spread * generator.normal(size=(m, len(spread)))
+    # A cell of fewer rows than noise tells nothing: where rows are few, only some points are near any.
+    used = np.arange(m) < max(2 * n_components, int(about.n_rows / (ENOUGH * max(about.noise, 1e-9))))
+    points[~used] = NOWHERE * spread
+    mass = np.where(used, 1.0, 0.0)
     for left in reversed(range(TASKS["private_cells"].times)):
         drawn = spread * generator.normal(size=(2000, len(spread)))
         nearest = np.sqrt(np.square(drawn[:, None] - points).sum(axis=-1).min(axis=1))
         radius = float(np.quantile(nearest, 0.75))
         pooled = yield from circle.ask_all("private_cells", Cells(about.mean, axes, points, np.asarray(radius)))
         told, noise = pooled.sums.reshape(m, -1) * sqrt(2.0), sqrt(2.0) * pooled.noise
-        mass = np.where(told[:, 0] > SURE * noise, told[:, 0], 0.0)
-        if not mass.any():
-            mass = np.ones(m)  # nothing can be told from noise
-        points = points + np.where(mass, 1.0, 0.0)[:, None] * radius * told[:, 1:] / np.maximum(mass, noise)[:, None]
+        sure = used & (told[:, 0] > SURE * noise)
+        if not sure.any():
+            continue  # nothing can be told from noise: points stay where they were drawn
+        mass = np.where(sure, told[:, 0], 0.0)
+        points[sure] += radius * told[sure, 1:] / mass[sure, None]
         if left:
-            empty = np.flatnonzero(mass == 0)
+            empty = np.flatnonzero(used & ~sure)
             beside = generator.choice(m, size=len(empty), p=mass / mass.sum())
             points[empty] = points[beside] + 0.3 * spread * generator.normal(size=(len(empty), len(spread)))
     weights, centers = _mixture_of(spec, points[mass > 0], mass[mass > 0], 0.2 if known else LEAST_WITHIN)
     # What a row's place in these directions says of all columns.
     back = about.covariance @ axes @ np.linalg.inv(axes.T @ about.covariance @ axes)
-    theta = about.mean + centers @ back.T
+    theta = within_ranges(spec, about.mean + centers @ back.T)
     if known:
         return First(Params(weights, theta), np.eye(size))
     away = theta - weights @ theta
@@ -285,12 +318,13 @@ class _Steps:
         factor = np.linalg.cholesky(self.within)
         held = np.maximum(mass, np.maximum(SURE * of_mass, 1.0))
         estimate = self.params.theta + (way / (slope * held)[..., None]) @ factor.T
+        estimate = within_ranges(self.spec, estimate)
         self.mass = (kept * self.mass + mass) / (kept + 1)
         self.estimate = (kept * self.estimate + estimate) / (kept + 1)
         if number == 0:
             pooled = self._split(self.circle.pooled(sums, noise).sums)
             moved = pooled[1] / (slope * np.maximum(pooled[0], 1.0))[:, None]
-            self.center = self.center + moved @ factor.T
+            self.center = within_ranges(self.spec, self.center + moved @ factor.T)
         self._estimate_noise(number, sums, noise, factor)
         here, white = self.circle.here, np.linalg.inv(factor)
         held = np.maximum(self.mass, np.maximum(SURE * of_mass / sqrt(kept + 1), 1.0))
@@ -432,6 +466,12 @@ class _Found(NamedTuple):
     """(K, R) what an estimate is worth: how many rows without noise would be as accurate."""
     theta: Array
     """(K, R, p) estimates before they were shrunk."""
+
+
+def within_ranges(spec: FitSpec, theta: Array) -> Array:
+    """Means moved to where rows can be."""
+    low, high = np.array(spec.ranges).T
+    return np.asarray(np.clip(theta, low, high))
 
 
 def shortened_moments(size: int, limit: float) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from fedgrem.types import Array, Params
 
 BINS = 32
 """Of a column's range."""
-FAR = 1.5
+FAR = 1.2
 """Times the root mean square length at which standardized rows are shortened for second moments."""
 CELLS = 40
 """About which rows are summed to find a start; more where there are more components."""

@@ -215,7 +215,7 @@ def test_a_site_with_a_budget_answers_private_fits_only_and_one_without_does_not
     plain = spec_of(columns=("x0", "x1"))
     with pytest.raises(DeclinedError, match="has a privacy budget, and the fit is not private"):
         center_of(tmp_path, spec=plain).ask("census")
-    with pytest.raises(DeclinedError, match="the site has no budget; .* --epsilon 4") as refused:
+    with pytest.raises(DeclinedError, match=r"the site has no budget; .* --epsilon 4") as refused:
         center_of(tmp_path, run="run-2", epsilon=None).ask("private_columns")
     assert refused.value.code == "budget"
 
@@ -237,8 +237,8 @@ def test_a_private_fit_has_no_census_and_needs_columns_that_are_agreed_on(tmp_pa
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, settings, spec, told):
+    guard = guard_of(tmp_path, spec=replace(SPEC, **spec), **settings)
     with pytest.raises(DeclinedError, match=told):
-        guard = guard_of(tmp_path, spec=replace(SPEC, **spec), **settings)
         guard.answer("private_columns", encode(HELLO), exchange=1)
 
 
