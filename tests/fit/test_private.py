@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import linear_sum_assignment
+from sklearn.exceptions import ConvergenceWarning
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, FedGrEM, Privacy, load_model, save_model
 from fedgrem.algorithms.tgmm import TGMM
@@ -261,8 +262,21 @@ def test_a_fit_without_sites_pauses():
 def test_noise_alone_does_not_break_a_fit():
     rows = {name: x[:6] for name, x in data_of(3).rows.items()}
     result = fitted(rows, spec_of(covariance=Tied), dict.fromkeys(rows, mu_of(0.05, 1e-6)))
-    for name in ("theta", "weights", "center", "noise", "distance", "n_rows", "center_covariance"):
+    for name in ("theta", "weights", "center", "noise", "distance", "n_rows"):
         assert np.isfinite(getattr(result, name)).all(), name
+    assert not result.converged
+    assert np.isnan(result.center_covariance).all(), "nothing can be said"
+    assert (np.abs(result.center * result.scale + result.location) <= 10.0 + 1e-9).all(), "means are where rows can be"
+
+
+def test_a_fit_that_is_lost_in_noise_says_so():
+    rows = {name: x[:20] for name, x in data_of(3).rows.items()}
+    strict = Privacy(0.1, ranges=(-10, 10))
+    with pytest.warns(ConvergenceWarning, match="lost in noise, .* give more epsilon, rows or sites"):
+        model = FederatedGaussianMixture(3, covariance_type="identity", privacy=strict).fit(rows)
+    assert "lost in noise" in " ".join(model.summary().split())
+    assert model.means_se_ is not None
+    assert FederatedGaussianMixture(2, privacy=ROUGH, standard_errors=False).fit(data_of(6).rows).means_se_ is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 10])

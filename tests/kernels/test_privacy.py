@@ -29,7 +29,7 @@ def test_no_budget_is_no_noise_and_nothing_spent_is_nothing_told():
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
-@pytest.mark.parametrize("shares", [(0.02, 0.04, 0.07, 0.07, 0.2, 0.2, 0.2, 0.2)])
+@pytest.mark.parametrize("shares", [(0.03, 0.09, 0.07, 0.07, 0.185, 0.185, 0.185, 0.185)])
 def test_a_composed_budget_is_what_dp_accounting_says_it_is(epsilon, shares):
     accounting = pytest.importorskip("dp_accounting")
     from dp_accounting.pld import PLDAccountant

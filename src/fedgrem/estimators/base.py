@@ -29,6 +29,7 @@ from fedgrem.estimators.verdicts import expose_verdicts, log_volume
 from fedgrem.fit.columns import run_sparse
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
+from fedgrem.fit.private import LOST_IN_NOISE
 from fedgrem.fit.selection import CRITERIA, Tally, tally
 from fedgrem.fit.spec import PAPERS_PENALTY, FitSpec, StartPlan, as_plain, read_algorithm
 from fedgrem.types import Array, FitResult, Params
@@ -396,6 +397,8 @@ class BaseFederatedMixture(FittedMixture):
         grave, mild = self._column_notes(result)
         if not result.columns_stand_out:
             grave.append("no columns clearly vary together: there may be no components, or too few rows to find them.")
+        if self.privacy is not None and not result.converged:
+            mild.append(f"{LOST_IN_NOISE[0].upper()}{LOST_IN_NOISE[1:]}.")
         self.notes_ = np.array([*grave, *mild], dtype=str)
         if grave:
             more = f" And {len(grave) - 3} more like it, in notes_." if len(grave) > 3 else ""
@@ -409,7 +412,9 @@ class BaseFederatedMixture(FittedMixture):
                 f"the fit diverged at site(s) {', '.join(broken)}; use an algorithm whose steps settle, such as the "
                 "default FedGrEM(), a smaller step_size, or columns on a common scale."
             )
-        if not result.converged and self.tol > 0 and self.secure_sums:
+        if not result.converged and self.privacy is not None:
+            warnings.warn(f"{LOST_IN_NOISE}.", ConvergenceWarning, stacklevel=4)
+        elif not result.converged and self.tol > 0 and self.secure_sums:
             warnings.warn(
                 f"not settled after {result.n_rounds} rounds, and from sums nobody can say which sites still move; "
                 f"raise max_rounds or tol, now {self.tol:g}.",

@@ -33,12 +33,18 @@ from fedgrem.kernels.randomness import generator_for
 from fedgrem.kernels.triangle import symmetric
 from fedgrem.types import Array, FitResult, Influence, Params, map_arrays
 
-TRIMMED = 0.1
+TRIMMED = 0.2
 """Of the sites, by their weight, at either end of what they say: sums over sites are for all, and a few may be bad."""
 SURE = 2.0
 """Standard deviations of the noise from which a count is taken for one."""
 CLEAR, MOST = 3.0, 0.7
 """The same where many counts are looked at, and the part of the rows that these are to be of."""
+LOST = 1.2
+"""Of the variance of a column, noise in second moments from which on a start is more often wrong than right."""
+LOST_IN_NOISE = (
+    "the start of this fit was lost in noise, and what follows from it says little: give more epsilon, rows or sites, "
+    "narrower ranges, or fewer columns and components"
+)
 ENOUGH = 3.0
 """Times the noise in the number of rows that a cell is to hold."""
 NOWHERE = 1e6
@@ -153,6 +159,8 @@ class About(NamedTuple):
     """Of the typical site."""
     noise: float
     """In that."""
+    clear: bool
+    """Whether second moments stand out from their noise."""
 
 
 def _describe(spec: FitSpec, circle: Circle) -> Phase[About]:
@@ -172,7 +180,10 @@ def _describe(spec: FitSpec, circle: Circle) -> Phase[About]:
     square = unit * unit * _matrix(second) / count
     covariance = _sound(square - np.outer(mean, mean), 1e-3, 4.0 * size)
     center = np.clip(location + scale * mean, low, high)
-    return About(location, scale, center, covariance * np.outer(scale, scale), float(count), sqrt(3.0) * pooled.noise)
+    # Noise in a symmetric matrix is as long, in its worst direction, as twice the root of its size.
+    lost = sqrt(3.0) * pooled.noise * unit * unit * 2.0 * sqrt(size) / float(count)
+    clear, noise = lost < LOST, sqrt(3.0) * pooled.noise
+    return About(location, scale, center, covariance * np.outer(scale, scale), float(count), noise, clear)
 
 
 def quartiles(counts: Array, noise: float) -> Array:
@@ -411,8 +422,16 @@ class _Steps:
         say = found.trust * rows / (1.0 + rows * found.between) * self.circle.here[:, None]
         of_center = 1.0 / np.maximum(say.sum(axis=0), 1e-300)
         variance = (1.0 - part) / rows + np.square(part) * of_center
+        if not self.about.clear:
+            variance, of_center = np.full_like(variance, np.nan), np.full_like(of_center, np.nan)
         n_rows = np.maximum(self.mass.sum(axis=1), 1.0)
         threshold = part * row_norm(last.theta - found.center)
+        errors = {
+            "weights_variance": self.weights_variance,
+            "theta_covariance": variance[..., None, None] * within,
+            "center_covariance": of_center[:, None, None] * within,
+        }
+        errors = errors if self.spec.wants_errors(size) else {}
         history = {name: np.array([getattr(record, name) for record in self.records]) for name in RoundRecord._fields}
         return FitResult(
             site_names=self.names,
@@ -424,7 +443,7 @@ class _Steps:
             distance=distance,
             n_rows=n_rows,
             n_rounds=len(self.records),
-            converged=True,
+            converged=self.about.clear,
             unsettled=(),
             history=history,
             influence=Influence(say, threshold, np.zeros(()), found.iterations, found.gap, found.between),
@@ -432,9 +451,7 @@ class _Steps:
             location=units[0] if self.spec.units.standardize else None,
             scale=units[1] if self.spec.units.standardize else None,
             look=self._evidence(last),
-            weights_variance=self.weights_variance,
-            theta_covariance=variance[..., None, None] * within,
-            center_covariance=of_center[:, None, None] * within,
+            **errors,
             seen=np.repeat(n_rows[:, None], size, axis=1),
         )
 

@@ -150,10 +150,10 @@ class Work(NamedTuple):
 
 
 TASKS: dict[str, Work] = {
-    "private_columns": Work(column_vectors, 1, 0.02),
-    "private_moments": Work(moment_vectors, 1, 0.04),
+    "private_columns": Work(column_vectors, 1, 0.03),
+    "private_moments": Work(moment_vectors, 1, 0.09),
     "private_cells": Work(cell_vectors, 2, 0.14),
-    "private_step": Work(step_vectors, 4, 0.80),
+    "private_step": Work(step_vectors, 4, 0.74),
 }
 r"""name -> what is summed, how often, and which part of :math:`\rho` it may spend; the parts add up to 1."""
 
