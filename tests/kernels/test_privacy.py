@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -31,15 +34,11 @@ def test_no_budget_is_no_noise_and_nothing_spent_is_nothing_told():
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 @pytest.mark.parametrize("shares", [(0.03, 0.09, 0.07, 0.07, 0.185, 0.185, 0.185, 0.185)])
 def test_a_composed_budget_is_what_dp_accounting_says_it_is(epsilon, shares):
-    accounting = pytest.importorskip("dp_accounting")
-    from dp_accounting.pld import PLDAccountant
-    from dp_accounting.rdp import RdpAccountant
-
     mu = mu_of(epsilon, 1e-6)
     assert sum(shares) == pytest.approx(1.0)
     exact, bound = PLDAccountant(value_discretization_interval=1e-3), RdpAccountant()
     for share in shares:
-        event = accounting.GaussianDpEvent(1.0 / (mu * np.sqrt(share)))
+        event = GaussianDpEvent(1.0 / (mu * np.sqrt(share)))
         exact.compose(event)
         bound.compose(event)
     assert exact.get_epsilon(1e-6) == pytest.approx(epsilon, rel=2e-3)
