@@ -3,7 +3,7 @@
 The paper's Gaussian simulation, by default 100 sites of 1,000 rows, one hostile: the largest error of the component
 means over the honest sites, of a fit without privacy (defaults), of fitting alone without privacy, and at every total
 epsilon (delta 1e-6, everything included, starts too) of a private fit, of private fits of single sites on their own
-(the first 20), and of private k-means: Lloyd's iterations with Gaussian noise on pooled counts and sums, which begin,
+(the first 10), and of private k-means: Lloyd's iterations with Gaussian noise on pooled counts and sums, which begin,
 for nothing, where k-means++ on the pooled rows without noise does.
 """
 
@@ -22,7 +22,7 @@ from fedgrem.kernels.privacy import mu_of
 from oracle import largest_error
 
 DELTA, HALF = 1e-6, 10.0
-ALONE, ITERATIONS = 20, 5
+ALONE, ITERATIONS = 10, 5
 
 
 def fitted(rows, covariance, seed, **options):

@@ -25,7 +25,7 @@ from fedgrem.fit.tasks import TASKS as LOCAL_TASKS
 from fedgrem.types import Array, map_arrays, named_arrays
 
 CENSUS, STEP = "census", "step"
-TASKS = (CENSUS, *LOCAL_TASKS)
+TASKS = (CENSUS, *LOCAL_TASKS, *PRIVATE_TASKS)
 NAME_BYTES = 64
 SPARE_ROWS = 8
 """Rows of the small made-up sites beyond one per component; the large ones have twice as many."""
@@ -143,7 +143,7 @@ class Declaration:
         """The messages of a task: more than one pair where it is asked in several ways."""
         if task == CENSUS and self._spec.ranges is None:
             return [Form(HELLO, self._census)]
-        played = task in LOCAL_TASKS or task in PRIVATE_TASKS
+        played = task in TASKS and task != CENSUS
         known = _played(self._spec, self.n_columns, self._spec.smaller is not None).forms if played else {}
         if task not in known:
             if self._spec.ranges is not None:
