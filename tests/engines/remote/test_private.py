@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedgrem.engines.inprocess import InProcess
+from fedgrem.engines.remote import declaration
 from fedgrem.engines.remote.account import pages
 from fedgrem.engines.remote.declaration import CENSUS, HELLO, Declaration
 from fedgrem.engines.remote.guard import Guard
@@ -245,6 +246,10 @@ def test_what_does_not_fit_is_refused(tmp_path, settings, spec, told):
 def test_no_answer_depends_on_the_floor(tmp_path):
     asked = center_of(tmp_path, floor=1000.0)
     assert np.isfinite(asked.ask("private_columns").noisy).all()
+
+
+def test_every_task_is_one_that_jobs_name():
+    assert set(TASKS) <= set(declaration.TASKS)
 
 
 def test_the_size_of_an_answer_does_not_depend_on_rows():

@@ -27,6 +27,10 @@ from fedgrem.types import Array, map_arrays, named_arrays
 CENSUS, STEP = "census", "step"
 TASKS = (CENSUS, *LOCAL_TASKS, *PRIVATE_TASKS)
 NAME_BYTES = 64
+UNNAMED = (
+    "the sites of a private fit say nothing of their columns, not even what they are called: name these, as in `fedgrem "
+    "sites fit --columns age,bmi --ranges age=0:120,bmi=10:60`."
+)
 SPARE_ROWS = 8
 """Rows of the small made-up sites beyond one per component; the large ones have twice as many."""
 
@@ -97,10 +101,7 @@ def check_over_network(spec: FitSpec) -> None:
             "use 'fedgrem', another federated algorithm, or the in-process engine."
         )
     if spec.ranges is not None and spec.columns is None:
-        raise InputError(
-            "the sites of a private fit say nothing of their columns, not even what they are called: name these, as in "
-            "`fedgrem sites fit --columns age,bmi --ranges age=0:120,bmi=10:60`."
-        )
+        raise InputError(UNNAMED)
     if spec.given is not None:
         raise InputError("starts cannot be given to a fit over a network yet; leave them out, or fit in process.")
 
