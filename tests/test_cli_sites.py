@@ -187,12 +187,12 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
         (["site", "start", *PRIVATE, "--delta", 1e-6], "--delta and --total-epsilon go with --epsilon"),
         (
             ["site", "start", *PRIVATE, "--epsilon", 4, "--total-epsilon", 1],
-            "--total-epsilon 1 is less than one fit, 4",
+            "--total-epsilon 1 is less than one fit",
         ),
         (["sites", "fit", *FIT, "--ranges", "0:1"], "not even what they are called: name these"),
         (["sites", "fit", *FIT, "--columns", "age", "--ranges", "age=old:120"], "expected LOW:HIGH, as in age=0:120"),
         (["sites", "fit", *FIT, "--columns", "age", "--ranges", "bmi=1:2"], "the ranges lack age and name bmi"),
-        (["sites", "fit", *FIT, "--ranges", "0:1", "--regression"], "--ranges is for a private fit of Gaussian"),
+        (["sites", "fit", *FIT, "--ranges", "0:1", "--regression"], "--ranges is for private fits of Gaussian"),
     ],
 )
 def test_bad_use_exits_with_1_and_one_line_on_stderr(folder, monkeypatch, capsys, arguments, message):

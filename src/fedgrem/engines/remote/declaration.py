@@ -28,8 +28,8 @@ CENSUS, STEP = "census", "step"
 TASKS = (CENSUS, *LOCAL_TASKS, *PRIVATE_TASKS)
 NAME_BYTES = 64
 UNNAMED = (
-    "the sites of a private fit say nothing of their columns, not even what they are called: name these, as in `fedgrem "
-    "sites fit --columns age,bmi --ranges age=0:120,bmi=10:60`."
+    "the sites of a private fit say nothing of their columns, not even what they are called: name these, as in "
+    "`fedgrem sites fit --columns age,bmi --ranges age=0:120,bmi=10:60`."
 )
 SPARE_ROWS = 8
 """Rows of the small made-up sites beyond one per component; the large ones have twice as many."""
