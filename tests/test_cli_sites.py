@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -15,11 +16,13 @@ pytest.importorskip("nvflare", reason="needs fedgrem[flare]")
 
 from fedgrem import FederatedGaussianMixture, load_model
 from fedgrem.cli import main
+from fedgrem.cli.options import estimator
 from fedgrem.cli.sites_demo import free_port
 from fedgrem.cli.sites_fit import cost_of, save_fitted
 from fedgrem.engines.flare.kit import Study, read_study
 from fedgrem.engines.flare.operate import Fit, begin, last_unfinished, only_fit, read_fit, run_folder, unfinished
 from fedgrem.engines.remote.journal import JOURNAL
+from fedgrem.engines.remote.ledger import charge
 from fedgrem.engines.remote.log import LOG, Log
 from fedgrem.engines.remote.progress import Diary, count_lines, follow
 from fedgrem.engines.remote.roster import Rules
@@ -38,6 +41,9 @@ OPTIONS = {
     "standard_errors": False,
     "random_state": 0,
 }
+
+PRIVATE = ["study/kits/north", "--data", "north.csv", "--columns", "age,bmi"]
+FIT = ["study", "-r", 2, "-o", "m2"]
 
 
 def run(*arguments):
@@ -108,6 +114,45 @@ def test_a_start_that_is_refused_leaves_the_settings_of_the_running_site_alone(f
         (kit / "local" / "fedgrem.json").unlink()
 
 
+def test_check_shows_what_would_leave_in_a_private_fit_and_spends_nothing(folder, capsys):
+    kit = folder / "study" / "kits" / "north"
+    assert run("site", "check", kit, "--data", folder / "north.csv", "--columns", "age,bmi", "--epsilon", 2) == 0
+    out = capsys.readouterr().out
+    assert out.count("noisy") == 4
+    assert "n_rows" not in out
+    assert not (kit / "local" / "budget.jsonl").exists()
+
+
+def test_a_budget_stays_from_start_to_start_and_the_log_says_what_is_spent(folder, monkeypatch, capsys):
+    kit = folder / "study" / "kits" / "north"
+    rows = ["--data", folder / "north.csv", "--columns", "age,bmi"]
+    monkeypatch.setattr("fedgrem.engines.flare.processes.start_site", lambda kit, name: 4711)
+    try:
+        assert run("site", "start", kit, *rows, "--epsilon", 2, "--total-epsilon", 8) == 0
+        assert run("site", "start", kit, *rows, "--delta", 1e-7) == 0
+        kept = read_settings(kit / "local")
+        assert (kept.epsilon, kept.delta, kept.total_epsilon) == (2.0, 1e-7, 8.0)
+        charge(Path(kept.ledger), "run-1", 2.0, 1e-7, 8.0)
+        capsys.readouterr()
+        assert run("site", "log", kit) == 0
+        assert "1 fit(s) have spent epsilon 2 of 8 (delta 1e-07); a fit costs 2." in capsys.readouterr().out
+    finally:
+        (kit / "local" / "fedgrem.json").unlink()
+
+
+def test_a_private_fit_that_came_back_is_shown(tmp_path, capsys):
+    options = {"n_components": 2, "privacy": {"ranges": [-8.0, 8.0]}, "random_state": 0}
+    spec = spec_for(estimator(options, False), ["x0", "x1"])
+    wire = AtHand(tmp_path, spec, epsilon=50.0)
+    finished = fit_over_network(spec, list(NAMES), wire, tmp_path / "run", Rules(min_sites=2))
+    save_fitted(finished, {"regression": False, "options": options, "out": str(tmp_path / "model")})
+    assert run("show", tmp_path / "model") == 0
+    assert "2 components over 3 sites" in capsys.readouterr().out
+    assert load_model(tmp_path / "model").privacy.ranges == [-8.0, 8.0]
+    assert run("report", tmp_path / "model", "--out", tmp_path / "page.html") == 0
+    assert re.search(r"8 exchanges \(4 before round 1\), [\d.]+ s a round", cost_of(finished))
+
+
 def test_check_says_what_a_floor_would_hold_back(folder, capsys):
     kit = folder / "study" / "kits" / "north"
     arguments = ["--data", folder / "north.csv", "--columns", "age,bmi", "--floor", 1000]
@@ -137,6 +182,17 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
         (["site", "start", "study/kits/north", "--data", "north.csv"], "not numeric: 'who'"),
         (["site", "start", "study/kits/north", "--data", "north.csv", "--columns", "age,z"], "there is no column 'z'"),
         (["site", "check", "study/kits/north", "--columns", "age"], "say how to read --data; give it too"),
+        (["site", "start", *PRIVATE, "--epsilon", 0], "epsilon must be above 0 and at most 1000"),
+        (["site", "start", *PRIVATE, "--epsilon", 4, "--delta", 1], "delta must be above 0 and small"),
+        (["site", "start", *PRIVATE, "--delta", 1e-6], "--delta and --total-epsilon go with --epsilon"),
+        (
+            ["site", "start", *PRIVATE, "--epsilon", 4, "--total-epsilon", 1],
+            "--total-epsilon 1 is less than one fit",
+        ),
+        (["sites", "fit", *FIT, "--ranges", "0:1"], "not even what they are called: name these"),
+        (["sites", "fit", *FIT, "--columns", "age", "--ranges", "age=old:120"], "expected LOW:HIGH, as in age=0:120"),
+        (["sites", "fit", *FIT, "--columns", "age", "--ranges", "bmi=1:2"], "the ranges lack age and name bmi"),
+        (["sites", "fit", *FIT, "--ranges", "0:1", "--regression"], "--ranges is for private fits of Gaussian"),
     ],
 )
 def test_bad_use_exits_with_1_and_one_line_on_stderr(folder, monkeypatch, capsys, arguments, message):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         FederatedRegressionMixture,
         FederatedTableMixture,
     )
+    from fedgrem.estimators.privacy import Privacy
     from fedgrem.models import load_model, save_model
 
 __version__ = "0.2.0.dev0"
@@ -33,6 +34,7 @@ __all__ = [
     "FederatedMixture",
     "FederatedRegressionMixture",
     "FederatedTableMixture",
+    "Privacy",
     "__version__",
     "load_model",
     "save_model",
@@ -49,6 +51,7 @@ _HOMES = {
     "FederatedMixture": "fedgrem.estimators",
     "FederatedRegressionMixture": "fedgrem.estimators",
     "FederatedTableMixture": "fedgrem.estimators",
+    "Privacy": "fedgrem.estimators.privacy",
     "load_model": "fedgrem.models",
     "save_model": "fedgrem.models",
 }

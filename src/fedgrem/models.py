@@ -17,6 +17,7 @@ from fedgrem.estimators import (
     FederatedTableMixture,
 )
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.privacy import Privacy
 from fedgrem.fit.spec import as_plain, read_algorithm
 
 FORMAT = 2
@@ -43,6 +44,8 @@ def save_model(model: BaseFederatedMixture, folder: str | Path) -> Path:
             value = np.asarray(value, dtype=float)  # lists will do in a fit
         if name == "algorithm" and not isinstance(value, str):
             parameters[name] = {"algorithm": as_plain(value)}
+        elif isinstance(value, Privacy):
+            parameters[name] = {"privacy": value.as_plain()}
         elif not callable(value):
             parameters[name] = _shelve(f"parameter/{name}", value, arrays)
     document = {
@@ -133,6 +136,8 @@ def _unshelve(value: Any, arrays: dict[str, Any]) -> Any:
         return value
     if "algorithm" in value:
         return read_algorithm(value["algorithm"])
+    if "privacy" in value:
+        return Privacy(**value["privacy"])
     if "array" in value:
         return arrays[value["array"]]
     if "objects" in value:

@@ -252,11 +252,34 @@ def family_options(
 
 def estimator(options: dict[str, Any], regression: bool) -> Any:
     """An unfitted model of these options."""
-    from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, FederatedTableMixture
+    from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, FederatedTableMixture, Privacy
 
+    if "privacy" in options:
+        options = options | {"privacy": Privacy(**options["privacy"])}
     if "columns" in options:
         return FederatedTableMixture(**options)
     return FederatedRegressionMixture(**options) if regression else FederatedGaussianMixture(**options)
+
+
+def read_bounds(text: str) -> dict[str, list[float]] | list[float]:
+    """Bounds of columns as they were typed: by name, or one pair for all.
+
+    Examples
+    --------
+    >>> read_bounds("age=0:120,bmi=10:60"), read_bounds("-1:1")
+    ({'age': [0.0, 120.0], 'bmi': [10.0, 60.0]}, [-1.0, 1.0])
+    """
+
+    def pair(bounds: str) -> list[float]:
+        low, _, high = bounds.partition(":")
+        try:
+            return [float(low), float(high)]
+        except ValueError as error:
+            raise InputError(f"--ranges has {bounds!r}, expected LOW:HIGH, as in age=0:120.") from error
+
+    if "=" not in text:
+        return pair(text)
+    return {name.strip(): pair(bounds) for name, _, bounds in (one.partition("=") for one in listed(text))}
 
 
 def read_types(text: str | None) -> dict[str, Any]:

@@ -38,6 +38,17 @@ Floor: TypeAlias = Annotated[
 ]
 
 
+Epsilon: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="E", help="Answer private fits only, each within this budget; 1 is strict.", show_default="none"
+    ),
+]
+Delta: TypeAlias = Annotated[
+    float | None, typer.Option(metavar="D", help="That goes with --epsilon.", show_default="1e-6, or as before")
+]
+
+
 @app.command()
 def check(
     kit: Kit,
@@ -46,6 +57,8 @@ def check(
     target: Target = None,
     weight: Weight = None,
     floor: Floor = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
     components: Annotated[int, typer.Option("--components", "-r", metavar="N", min=1, help="To try it with.")] = 2,
 ) -> None:
     """Show what would leave this site, number by number, before it joins. Nothing is sent.
@@ -61,6 +74,7 @@ def check(
     from fedgrem.engines.remote.rehearsal import rehearse
 
     name, settings = _site(kit), _settings(kit, data, columns, target, weight, floor)
+    settings = _with_budget(settings, kit, epsilon, delta, None)._replace(ledger=None)  # nothing is spent
     console = Console(highlight=False)
     console.print(f"Site {name}; server {server_address(kit)}; certificate until {validity(kit)[1]:%Y-%m-%d}.")
     messages, refused = rehearse(name, settings, components)
@@ -92,6 +106,14 @@ def start(
     fits_per_day: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Fits to answer in a day.", show_default="30, or as before")
     ] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    total_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            "--total-epsilon", metavar="E", help="Budget of all fits ever.", show_default="--epsilon, or as before"
+        ),
+    ] = None,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Answer although few rows have changed since the last fit.")
     ] = False,
@@ -103,13 +125,16 @@ def start(
     """Join the study and answer its fits, in the background, until stopped. The order of starting does not matter.
 
     Nothing is said of a component of fewer than 10 rows, or of fewer than --floor; docs/privacy-officer.md says what
-    else the site does not answer.
+    else the site does not answer. With --epsilon, whatever leaves is differentially private (docs/privacy.md), and a
+    fit is answered as long as the budgets of all fits together stay within --total-epsilon.
 
     For example:
 
     * `fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp`
 
     * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 20`
+
+    * `fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp --epsilon 4 --delta 1e-6 --total-epsilon 8`
     """
     from fedgrem.engines.flare.kit import check_certificate, server_address
     from fedgrem.engines.flare.processes import check_stopped, site_command, start_site
@@ -123,6 +148,7 @@ def start(
     check_stopped(kit, f"site {name!r}")  # before the settings of what runs are written over
     settings = _settings(kit, data, columns, target, weight, floor, words=table)
     settings = settings._replace(cap=cap, fits_per_day=fits_per_day or settings.fits_per_day)
+    settings = _with_budget(settings, kit, epsilon, delta, total_epsilon)
     rows = read_table(settings.data) if settings.words else read_rows(name, settings).sites[0].rows
     write_settings(settings, kit / "local")
     if settings.floor < DEFAULT_FLOOR:
@@ -179,6 +205,7 @@ def log(
         for refusal in page.refusals:
             console.print(f"  refused {refusal}", markup=False)
         console.print(f"  {page.numbers:,} numbers have left in this fit.\n")
+    _tell_budget(kit)
     checked = check_log(kit / LOG)
     numbers = sum(page.numbers for page in found)
     typer.echo(f"{len(found)} fit(s), {numbers:,} numbers that left, {checked.records} records.")
@@ -237,6 +264,50 @@ def _settings(
     chosen = choose_columns(read_table(data), columns=listed(columns), aside=aside, words=words)
     floor = DEFAULT_FLOOR if floor is None else floor
     return Settings(str(data.resolve()), tuple(chosen), target, weight, floor, words=words)
+
+
+def _with_budget(
+    settings: "Settings", kit: Path, epsilon: float | None, delta: float | None, total: float | None
+) -> "Settings":
+    """With the budget that was given, or that of the last start."""
+    from fedgrem.engines.remote.ledger import LEDGER
+    from fedgrem.engines.remote.site import SETTINGS, read_settings
+    from fedgrem.estimators.privacy import check_budget
+
+    if (kit / "local" / SETTINGS).exists():
+        before = read_settings(kit / "local")
+        settings = settings._replace(
+            epsilon=before.epsilon, delta=before.delta, total_epsilon=before.total_epsilon, ledger=before.ledger
+        )
+    settings = settings._replace(
+        epsilon=settings.epsilon if epsilon is None else epsilon,
+        delta=settings.delta if delta is None else delta,
+        total_epsilon=settings.total_epsilon if total is None else total,
+    )
+    if settings.epsilon is None:
+        if delta is not None or total is not None:
+            raise InputError("--delta and --total-epsilon go with --epsilon; give it too.")
+        return settings
+    check_budget(settings.epsilon, settings.delta)
+    if settings.total_epsilon is not None and settings.total_epsilon < settings.epsilon:
+        raise InputError(f"--total-epsilon {settings.total_epsilon:g} is less than one fit, {settings.epsilon:g}.")
+    return settings._replace(ledger=settings.ledger or str((kit / "local" / LEDGER).resolve()))
+
+
+def _tell_budget(kit: Path) -> None:
+    """What was spent of the privacy budget, where there is one."""
+    from fedgrem.engines.remote.ledger import spent
+    from fedgrem.engines.remote.site import SETTINGS, read_settings
+
+    if not (kit / "local" / SETTINGS).exists():
+        return
+    settings = read_settings(kit / "local")
+    if settings.epsilon is not None and settings.ledger is not None:
+        so_far, total = spent(Path(settings.ledger), settings.delta), settings.total_epsilon or settings.epsilon
+        typer.echo(
+            f"Privacy budget: {so_far.fits} fit(s) have spent epsilon {so_far.epsilon:.4g} of {total:g} (delta "
+            f"{settings.delta:g}); a fit costs {settings.epsilon:g}."
+        )
 
 
 def _shown(value: Any) -> str:

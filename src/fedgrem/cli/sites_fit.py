@@ -11,7 +11,16 @@ from rich.console import Console
 
 from fedgrem.cli import options as opt
 from fedgrem.cli.files import Source, check_folder, save
-from fedgrem.cli.options import Criterion, Missing, estimator, family_options, fit_options, listed, read_components
+from fedgrem.cli.options import (
+    Criterion,
+    Missing,
+    estimator,
+    family_options,
+    fit_options,
+    listed,
+    read_bounds,
+    read_components,
+)
 from fedgrem.cli.screen import boxed, notice, print_model, progress_bar, warnings_as_notices
 from fedgrem.errors import InputError
 
@@ -37,6 +46,14 @@ def fit(
     columns: Annotated[
         str | None,
         typer.Option(metavar="A,B,...", help="Columns that sites must have, in order.", show_default="not asked"),
+    ] = None,
+    ranges: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A=LOW:HIGH,...",
+            help="Fit privately: sites add noise, each within its own budget. Bounds of the --columns, or one for all.",
+            show_default="not private",
+        ),
     ] = None,
     covariance: opt.CovarianceOption = None,
     noise: opt.NoiseOption = None,
@@ -77,6 +94,8 @@ def fit(
 
     * `fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/`
 
+    * `fedgrem sites fit study/ -r 3 --columns age,bmi --ranges age=0:120,bmi=10:60 --out model/`
+
     * `fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/`
     """
     place = open_study(study)  # before the heavy imports: it sees to where they are kept compiled
@@ -92,6 +111,10 @@ def fit(
     names = listed(columns) or None
     if table and names is None:
         raise InputError("--table needs --columns and --types: over a network no site shows what its columns hold.")
+    if ranges is not None:
+        if regression or table:
+            raise InputError("--ranges is for private fits of Gaussian components; leave out --regression and --table.")
+        options["privacy"] = {"ranges": read_bounds(ranges)}
     model = estimator(options, regression)
     fixed = isinstance(numbers, int)
     first = model if fixed else candidate(model, min(numbers_of(numbers), default=1))
@@ -234,7 +257,8 @@ def cost_of(finished: Finished) -> str:
     cost, about = finished.result.cost, finished.about
     seconds = about["seconds_per_round"]
     pace = "" if seconds is None else f", {seconds:.3f} s a round"
-    before = 1 + cost["start_exchanges"] + cost.get("penalty_exchanges", 0)
+    private = cost.get("private_exchanges", 0)
+    before = private - cost["rounds"] if private else 1 + cost["start_exchanges"] + cost.get("penalty_exchanges", 0)
     text = (
         f"{cost['exchanges']} exchanges ({before} before round 1){pace}; per round and site "
         f"{cost['bytes_sent_per_round_and_site']:,} bytes to the site and "

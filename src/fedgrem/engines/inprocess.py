@@ -1,7 +1,7 @@
 """All sites in one process: stacked by size, a few of them at a time, by a few threads where it pays."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -12,11 +12,14 @@ from fedgrem.data.federation import Federation
 from fedgrem.data.stack import Stack
 from fedgrem.data.units import Census, take_census
 from fedgrem.fit.conversation import Agreed, Ask, Replies
+from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
+from fedgrem.fit.private_site import answer as private_answer
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.sums import with_own_answers
 from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, Held, KeyReply, SumOrder, SumReply, answer, key_reply
 from fedgrem.fit.tasks import TASKS
 from fedgrem.fit.units import with_census
+from fedgrem.kernels.privacy import Draw, secure_normals
 from fedgrem.types import Array, FitResult, map_arrays
 
 ENOUGH = 300_000
@@ -38,10 +41,25 @@ class InProcess:
 
     What a site answers depends on its own rows and mail only, to the bit: not on its neighbours in a stack, nor on the
     number of threads.
+
+    Parameters
+    ----------
+    budgets : of a private fit, each site's by its name, as the mu of :mod:`fedgrem.kernels.privacy`; a site that is not
+        named adds no noise.
+    draw : where that noise comes from.
     """
 
-    def __init__(self, federation: Federation, spec: FitSpec, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        spec: FitSpec,
+        *,
+        threads: int | None = None,
+        budgets: Mapping[str, float] | None = None,
+        draw: Draw = secure_normals,
+    ) -> None:
         self._federation, self._spec = federation, spec
+        self._budgets, self._draw = budgets or {}, draw
         self._threads = cores() if threads is None else threads
         self._pooled = spec.algorithm.traits.pools_rows
         self._ready: tuple[Agreed, list[tuple[Stack, Array]]] | None = None
@@ -60,6 +78,8 @@ class InProcess:
         """Run one task at every site that is asked."""
         n_sites = len(self.site_names)
         present = np.ones(n_sites, dtype=bool) if ask.to is None else ask.to
+        if ask.task in PRIVATE_TASKS:
+            return Replies(present, self._noisy(ask, present))
         if ask.task in SUM_TASKS:
             return Replies(present, self._masked(ask, present))
         if ask.task == "census":
@@ -111,6 +131,18 @@ class InProcess:
             if len(here):
                 work.append((stack if len(here) == len(places) else stack.select(here), places[here]))
         return work
+
+    def _noisy(self, ask: Ask, present: Array) -> Any:
+        """What sites answer in a private fit; NaN for sites that were not asked."""
+        told = []
+        with np.errstate(all="ignore"):
+            for k in np.flatnonzero(present):
+                site = self._federation.sites[k]
+                mail = map_arrays(lambda leaf, k=k: leaf[k], ask.mail)
+                budget = self._budgets.get(site.name, np.inf)
+                told.append(private_answer(self._spec, ask.task, site.rows, mail, budget, self._draw))
+        stacked = map_arrays(lambda *leaves: np.stack(leaves), *told)
+        return _together([stacked], [np.flatnonzero(present)], len(present))
 
     def _masked(self, ask: Ask, present: Array) -> Any:
         """What sites answer where only sums open; absent ones zeros."""

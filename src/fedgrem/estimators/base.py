@@ -23,12 +23,14 @@ from fedgrem.estimators.network import IN_PROCESS, check_engine, fit_elsewhere, 
 from fedgrem.estimators.newcomer import fit_site
 from fedgrem.estimators.notes import ColumnWarning, column_notes
 from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
+from fedgrem.estimators.privacy import as_privacy, check_private, check_weights
 from fedgrem.estimators.progress import teller
 from fedgrem.estimators.selection import Search, check_components, choose, is_fixed
 from fedgrem.estimators.verdicts import expose_verdicts, log_volume
 from fedgrem.fit.columns import run_sparse
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
+from fedgrem.fit.private import LOST_IN_NOISE
 from fedgrem.fit.selection import CRITERIA, Tally, tally
 from fedgrem.fit.spec import PAPERS_PENALTY, FitSpec, StartPlan, as_plain, read_algorithm
 from fedgrem.types import Array, FitResult, Params
@@ -56,6 +58,7 @@ class BaseFederatedMixture(FittedMixture):
     verbose: int
     random_state: Any
     secure_sums: bool = False
+    privacy: Any = None
 
     def _store(self, arguments: dict[str, Any]) -> None:
         """Keep the constructor's arguments as they came, as scikit-learn asks; ``fit`` checks them."""
@@ -162,13 +165,16 @@ class BaseFederatedMixture(FittedMixture):
             if engine != IN_PROCESS:
                 raise InputError("center='sparse' is for fits in process as yet; leave engine out.")
             return run_sparse(spec, lambda one: InProcess(federation, one), on_progress)
+        if engine != IN_PROCESS and spec.ranges is not None:
+            raise InputError("a private fit runs in process, or over a network of sites; leave engine out.")
         if isinstance(engine, str) and engine != IN_PROCESS:
             elsewhere: FitResult = fit_elsewhere(spec, federation, on_progress).result
             return elsewhere
         given = self._given(federation)
         if not isinstance(engine, str):
             return fit_without_a_server(replace(spec, given=given), federation, engine, on_progress)
-        here = InProcess(federation, spec)
+        privacy = as_privacy(self.privacy)
+        here = InProcess(federation, spec, budgets=None if privacy is None else privacy.budgets(federation.names))
         result = run(replace(spec, given=given), here, on_progress)
         return here.revealed(result) if spec.secure_sums else result
 
@@ -194,7 +200,13 @@ class BaseFederatedMixture(FittedMixture):
             standard_errors=False if candidate else self._errors_switch,
             columns=columns,
             secure_sums=bool(self.secure_sums),
+            ranges=self._ranges(columns),
         )
+
+    def _ranges(self, columns: tuple[str, ...] | None) -> tuple[tuple[float, float], ...] | None:
+        """Between what columns are bounded in a private fit."""
+        privacy = as_privacy(self.privacy)
+        return None if privacy is None else privacy.ranges_of(columns or self._column_names())
 
     def _algorithm(self) -> Algorithm:
         """The algorithm; one that is only named takes the paper's single steps where all rounds are to be played."""
@@ -253,6 +265,9 @@ class BaseFederatedMixture(FittedMixture):
             raise InputError(
                 f"secure sums fit one number of components, got n_components={self.n_components!r}; give a number."
             )
+        privacy = as_privacy(self.privacy)
+        if privacy is not None:
+            check_private(privacy, self)
         algorithm = as_algorithm(self.algorithm)
         read_algorithm(as_plain(algorithm))  # its options, by the rules of a site that is asked to run it
         traits = algorithm.traits
@@ -291,6 +306,8 @@ class BaseFederatedMixture(FittedMixture):
         weight = np.ones(len(rows)) if weight is None else np.asarray(weight, dtype=float)
         if weight.shape != (len(rows),):
             raise ShapeError(f"sample_weight has shape {weight.shape}, expected ({len(rows)},), one weight per row.")
+        if self.privacy is not None:
+            check_weights(weight)
         columns = getattr(self, "feature_names_in_", None)
         members = [np.flatnonzero(table.site_of_row == k) for k in range(len(table.labels))]
         federation = Federation.from_sites(
@@ -385,6 +402,8 @@ class BaseFederatedMixture(FittedMixture):
         grave, mild = self._column_notes(result)
         if not result.columns_stand_out:
             grave.append("no columns clearly vary together: there may be no components, or too few rows to find them.")
+        if self.privacy is not None and not result.converged:
+            mild.append(f"{LOST_IN_NOISE[0].upper()}{LOST_IN_NOISE[1:]}.")
         self.notes_ = np.array([*grave, *mild], dtype=str)
         if grave:
             more = f" And {len(grave) - 3} more like it, in notes_." if len(grave) > 3 else ""
@@ -398,7 +417,9 @@ class BaseFederatedMixture(FittedMixture):
                 f"the fit diverged at site(s) {', '.join(broken)}; use an algorithm whose steps settle, such as the "
                 "default FedGrEM(), a smaller step_size, or columns on a common scale."
             )
-        if not result.converged and self.tol > 0 and result.from_sums:
+        if not result.converged and self.privacy is not None:
+            warnings.warn(f"{LOST_IN_NOISE}.", ConvergenceWarning, stacklevel=4)
+        elif not result.converged and self.tol > 0 and result.from_sums:
             warnings.warn(
                 f"not settled after {result.n_rounds} rounds, and from sums nobody can say which sites still move; "
                 f"raise max_rounds or tol, now {self.tol:g}.",
@@ -432,6 +453,8 @@ class BaseFederatedMixture(FittedMixture):
         name : of the new site; ``predict(X, sites=name)`` then uses its mixture.
         sample_weight : (n,) weights >= 0; a row of weight 2 counts as two rows.
         """
+        if self.privacy is not None:
+            raise InputError("one more site would not be private; fit all sites again, each with its budget.")
         fit_site(self, rows, y, name, sample_weight)
         return self
 

@@ -66,6 +66,9 @@ class FederatedGaussianMixture(FederatedDensity):
         takes given starts as they are labelled.
     secure_sums : bool, default=False
         The center sees nothing but sums over at least three sites; see docs/secure-sums.md.
+    privacy : Privacy, optional
+        Differential privacy of every site for its rows, such as ``Privacy(epsilon=4, ranges=(-10, 10))``: the fit has
+        steps of its own, on sums with noise, for "tied" and "identity" covariances; see docs/privacy.md.
     verbose : int, default=0
         1 shows on standard error what the sites are doing.
     random_state : int, RandomState or None, default=None
@@ -131,6 +134,7 @@ class FederatedGaussianMixture(FederatedDensity):
         means_init: Any = None,
         align: bool | str = True,
         secure_sums: bool = False,
+        privacy: Any = None,
         verbose: int = 0,
         random_state: Any = None,
     ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedgrem.data.federation import Federation
 from fedgrem.engines.decentralized import Decentralized
-from fedgrem.engines.remote.declaration import check_over_network
+from fedgrem.engines.remote.declaration import UNNAMED, check_over_network
 from fedgrem.engines.remote.result import Finished
 from fedgrem.errors import InputError
 from fedgrem.estimators.selection import is_fixed
@@ -32,6 +32,8 @@ def spec_for(
     A ``candidate`` is only compared with fits of other numbers of components.
     """
     model._check_parameters()
+    if model.privacy is not None and columns is None:
+        raise InputError(UNNAMED)
     spec = model._spec(candidate=candidate, columns=None if columns is None else tuple(columns))
     check_over_network(spec)
     if getattr(model, f"{model._theta_name}_init") is not None or model.weights_init is not None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedgrem.algorithms.registry import as_algorithm
+from fedgrem.estimators.privacy import private_verdicts
 from fedgrem.fit.selection import degrees_of_freedom
 from fedgrem.fit.verdicts import (
     AT_CENTER,
@@ -40,6 +41,9 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
     """Set ``site_verdict_``, one word per site, and ``site_evidence_``, what it rests on."""
     pooled = as_algorithm(model.algorithm).traits.pools_rows
     model.n_parameters_ = degrees_of_freedom(result, pooled=pooled)
+    if model.privacy is not None:
+        model.site_verdict_, model.site_evidence_ = private_verdicts(result), dict(result.look or {})
+        return
     if result.look is None:
         # From sums nobody can say who is odd; a site knows how far it is from the center, and tells itself.
         told = told_by_sites(result) if result.from_sums else NOT_JUDGED

@@ -86,6 +86,7 @@ class Cost:
         ("look", ("look",)),
         ("information", ("information",)),
         ("score", ("score",)),
+        ("private", ("private_columns", "private_moments", "private_cells", "private_step")),
     )
 
     def __init__(self) -> None:
@@ -98,12 +99,13 @@ class Cost:
         numbers = count_numbers(ask.mail) + count_numbers(replies.mail)
         self.exchanges[ask.task] = self.exchanges.get(ask.task, 0) + 1
         self.numbers[ask.task] = self.numbers.get(ask.task, 0) + numbers
-        if ask.task == "step":
+        if ask.task in ("step", "private_step"):
             self.last_round = numbers
 
     def as_dict(self) -> dict[str, int]:
         """By purpose."""
-        found = {"rounds": self.exchanges.get("step", 0), "numbers_per_round": self.last_round}
+        rounds = self.exchanges.get("step", 0) + self.exchanges.get("private_step", 0)
+        found = {"rounds": rounds, "numbers_per_round": self.last_round}
         for purpose, tasks in self.PURPOSES:
             if any(task in self.exchanges for task in tasks):
                 found[f"{purpose}_exchanges"] = sum(self.exchanges.get(task, 0) for task in tasks)

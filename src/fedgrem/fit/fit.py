@@ -9,6 +9,7 @@ from fedgrem.fit.conversation import Ask, Engine, Phase, Progress, converse, eve
 from fedgrem.fit.errors import standard_errors
 from fedgrem.fit.few_rows import has_enough, knows_weights, lean_on_others
 from fedgrem.fit.penalty import choose_penalty
+from fedgrem.fit.private import private_fit
 from fedgrem.fit.rounds import play_rounds, result_of
 from fedgrem.fit.selection import center_of, leads
 from fedgrem.fit.spec import FitSpec
@@ -21,6 +22,8 @@ from fedgrem.types import Array, Central, FitResult, Params, map_arrays
 
 def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
     """The center's side of a fit: units, starts, penalty, rounds, a last look, standard errors."""
+    if spec.ranges is not None:
+        return (yield from private_fit(spec, names))
     if spec.secure_sums:
         return (yield from secure_fit(spec, Circle(names)))
     agreed, census = yield from common_units(spec, names)

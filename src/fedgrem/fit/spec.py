@@ -91,6 +91,9 @@ class FitSpec:
     """Whether the fit ends with an exchange about the precision of its parameters; None where that is no large one."""
     secure_sums: bool = False
     """Whether the center is to see nothing but sums over at least three sites."""
+    ranges: tuple[tuple[float, float], ...] | None = None
+    """(p, 2) between what the study bounds every column, in the units of the rows, for a fit of which nothing leaves a
+    site that is not differentially private; None is a fit without."""
     columns: tuple[str, ...] | None = None
     """Column names, in order, that a site compares with its own; None asks for no names."""
     given: Params | None = field(default=None, compare=False)
@@ -199,6 +202,8 @@ def _checked(what: str, name: str, value: Any, hint: Any) -> Any:
         if value is not None and (not isinstance(value, list | tuple) or not all(isinstance(n, str) for n in value)):
             raise InputError("the spec's columns are not a list of names.")
         return None if value is None else tuple(value)
+    if name == "ranges":
+        return None if value is None else read_ranges(value)
     if name in ("scaled", "kept"):
         if value is not None and (not isinstance(value, list | tuple) or not all(type(j) is int for j in value)):
             raise InputError(f"the spec's units have {name} columns that are not a list of places.")
@@ -206,6 +211,20 @@ def _checked(what: str, name: str, value: Any, hint: Any) -> Any:
     if name == "types":
         return columns_from_plain(value)
     return _simple(what, name, value, hint)
+
+
+def read_ranges(value: Any) -> tuple[tuple[float, float], ...]:
+    """Bounds of columns, checked."""
+    try:
+        found = tuple((float(low), float(high)) for low, high in value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"ranges must be pairs of numbers, one per column; got {str(value)[:60]}.") from error
+    for j, (low, high) in enumerate(found):
+        if not (np.isfinite([low, high]).all() and low < high):
+            raise InputError(f"the range of column number {j} is {low:g} to {high:g}; give two numbers that ascend.")
+    if not found:
+        raise InputError("ranges are empty; give a pair of numbers for every column.")
+    return found
 
 
 def _named(what: str, name: str, value: Any) -> Any:

@@ -141,8 +141,8 @@ def drawing(draw: Callable[[Axes], Any], height: float, words: str) -> str:
 
 
 def can_gain(model: BaseFederatedMixture) -> bool:
-    """Whether there is anything to compare: several sites, and not fitted alone anyway."""
-    return len(model.site_names_) > 1 and not traits(model).starts_alone
+    """Whether there is anything to compare: several sites, not fitted alone anyway, nor with a budget that is spent."""
+    return len(model.site_names_) > 1 and not traits(model).starts_alone and model.privacy is None
 
 
 def _facts(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
@@ -213,7 +213,8 @@ def _gain(model: BaseFederatedMixture, summary: Summary, gains: Gains | None) ->
 def _rounds(model: BaseFederatedMixture, summary: Summary) -> dict[str, str] | None:
     if not summary.n_rounds:
         return None
+    told = np.isfinite(model.history_["log_likelihood"]).any()  # sites of a private fit do not say
     return {
         "movement": drawing(partial(plot_convergence, model), 3.6, "Movement per round"),
-        "likelihood": drawing(partial(plot_likelihood, model), 3.6, "Log-likelihood per round"),
+        "likelihood": drawing(partial(plot_likelihood, model), 3.6, "Log-likelihood per round") if told else "",
     }

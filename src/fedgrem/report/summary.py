@@ -106,6 +106,8 @@ class Summary(NamedTuple):
     """What tells each component from the others, in words; None where the centers say it themselves."""
     notes: tuple[str, ...] = ()
     """Sentences about columns that are missing or constant at a site."""
+    private: bool = False
+    """Whether sites added noise for the privacy of their rows."""
 
     @property
     def n_rows(self) -> float:
@@ -199,6 +201,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             *sparse_notes(model),
             *(str(note) for note in getattr(model, "notes_", ())),
         ),  # older saved models have none
+        private=model.privacy is not None,
     )
 
 

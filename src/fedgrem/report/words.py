@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedgrem.fit.private import LOST_IN_NOISE
 from fedgrem.fit.verdicts import FEWEST_SITES, NOT_JUDGED
 from fedgrem.report.gain import Gains, word_of
 from fedgrem.report.text import capital, count, listed, number, signed
@@ -154,6 +155,8 @@ def settling(summary: Summary, *, told_to: bool) -> Line:
     if summary.converged:
         also = f" Still moving a little: {moving}." if moving else ""
         return Line("yes", "settled", "The answer stopped moving after ", rounds, f".{also}")
+    if summary.private:
+        return Line("no", "lost in noise", f"{capital(LOST_IN_NOISE)}.")
     if told_to:
         return Line("open", "played", f"The fit played the {rounds} it was told to.")
     also = f"Still moving: {moving}. Allow it more rounds before relying on it."

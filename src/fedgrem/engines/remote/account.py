@@ -72,7 +72,17 @@ def _about(record: dict[str, Any]) -> str:
         f"{spec['n_components']} component(s) of the family {family}, by {algorithm}, in at most {spec['max_rounds']} "
         f"rounds, on {columns}; {record['n_rows']:,} rows; floor {record['floor']:g} rows, at most "
         f"{record['fits_per_day']} fits a day"
-    )
+    ) + _budget(record)
+
+
+def _budget(record: dict[str, Any]) -> str:
+    """What a private fit cost, and what that leaves."""
+    if record.get("epsilon") is None:
+        return ""
+    words = f"; private, with epsilon {record['epsilon']:g} and delta {record['delta']:g}"
+    if "spent" in record:
+        words += f", so that {record['spent']:.4g} of {record['total_epsilon']:g} are spent"
+    return words
 
 
 def _refusals(records: list[dict[str, Any]]) -> list[str]:

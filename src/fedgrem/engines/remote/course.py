@@ -58,7 +58,8 @@ class Course:
         played = Declaration(spec, n_columns).played()
         limits = {STEP: spec.max_rounds, "path_step": ROUNDS}
         self.stages = [Stage(task, max(count, limits.get(task, 0))) for task, count in played]
-        self._rounds = next(place for place, stage in enumerate(self.stages) if stage.task == STEP)
+        # A private fit has no beginning that could be repeated: what is answered twice is paid for twice.
+        self._rounds = next((place for place, stage in enumerate(self.stages) if stage.task == STEP), 0)
         self._ends = max(1, sum(stage.task == "score" for stage in self.stages))
         self.state = State()
         self._taken: set[str] = set()

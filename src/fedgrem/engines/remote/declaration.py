@@ -19,13 +19,18 @@ from fedgrem.errors import InputError, MessageError
 from fedgrem.families.registry import FAMILIES
 from fedgrem.fit.conversation import Ask, Replies
 from fedgrem.fit.fit import run
+from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.tasks import TASKS as LOCAL_TASKS
 from fedgrem.types import Array, map_arrays, named_arrays
 
 CENSUS, STEP = "census", "step"
-TASKS = (CENSUS, *LOCAL_TASKS)
+TASKS = (CENSUS, *LOCAL_TASKS, *PRIVATE_TASKS)
 NAME_BYTES = 64
+UNNAMED = (
+    "the sites of a private fit say nothing of their columns, not even what they are called: name these, as in "
+    "`fedgrem sites fit --columns age,bmi --ranges age=0:120,bmi=10:60`."
+)
 SPARE_ROWS = 8
 """Rows of the small made-up sites beyond one per component; the large ones have twice as many."""
 
@@ -95,6 +100,8 @@ def check_over_network(spec: FitSpec) -> None:
             f"{spec.algorithm.traits.title} pools the rows of all sites, and over a network rows stay where they are; "
             "use 'fedgrem', another federated algorithm, or the in-process engine."
         )
+    if spec.ranges is not None and spec.columns is None:
+        raise InputError(UNNAMED)
     if spec.given is not None:
         raise InputError("starts cannot be given to a fit over a network yet; leave them out, or fit in process.")
 
@@ -135,11 +142,15 @@ class Declaration:
 
     def forms(self, task: str) -> "list[Form]":
         """The messages of a task: more than one pair where it is asked in several ways."""
-        if task == CENSUS:
+        if task == CENSUS and self._spec.ranges is None:
             return [Form(HELLO, self._census)]
-        known = _played(self._spec, self.n_columns, self._spec.smaller is not None).forms if task in LOCAL_TASKS else {}
+        played = task in TASKS and task != CENSUS
+        known = _played(self._spec, self.n_columns, self._spec.smaller is not None).forms if played else {}
         if task not in known:
-            listed = ", ".join((CENSUS, *known)) if known else ", ".join(TASKS)
+            if self._spec.ranges is not None:
+                known = _played(self._spec, self.n_columns, False).forms
+            first = () if self._spec.ranges is not None else (CENSUS,)
+            listed = ", ".join((*first, *known)) if known else ", ".join(TASKS)
             raise MessageError(f"there is no task {task[:40]!r} in this fit; the tasks are {listed}.")
         return known[task]
 

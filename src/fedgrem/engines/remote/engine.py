@@ -20,6 +20,7 @@ from fedgrem.engines.remote.validate import check_reply
 from fedgrem.engines.remote.wire import Fields, decode, encode, printable, size
 from fedgrem.errors import MessageError, ModelFileError, PausedError
 from fedgrem.fit.conversation import Ask, Replies
+from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.spec import FitSpec
 from fedgrem.types import map_arrays, named_arrays
 
@@ -83,7 +84,7 @@ class OverNetwork:
         """The number of the last exchange: a reply must carry it."""
         self.rounds: list[Traffic] = []
         self._transport, self._journal = transport, journal
-        self._declare(1)
+        self._declare(1 if spec.ranges is None else len(spec.ranges))
         self._known = roster.as_plain()
         """What the journal says of the roster."""
         self._traffic = Traffic(0.0, 0, 0, 0)
@@ -111,7 +112,12 @@ class OverNetwork:
         return read_names(self.roster.census[self.roster.names[0]].names)
 
     def meet(self) -> None:
-        """Ask every site for its size and its columns; those that do not answer well take no part."""
+        """Ask every site for its size and its columns; those that do not answer well take no part.
+
+        Of a private fit nobody is asked for them.
+        """
+        if self.spec.ranges is not None:
+            return
         self.roster.census = self._exchange(Ask(CENSUS, ()))
 
     def ask(self, ask: Ask) -> Replies:
@@ -155,6 +161,10 @@ class OverNetwork:
             self._check_enough(good)
         elif ask.task == STEP:
             good = self._round(ask)
+        elif ask.task in PRIVATE_TASKS:
+            asked = [name for name, to in zip(self.site_names, self._asked(ask), strict=True) if to]
+            good = self._judge("private", ask.task, self._deliver(ask.task, self._orders(ask, asked)))
+            self.roster.check_quorum(len(good))
         else:
             good = self._judge("after", ask.task, self._deliver(ask.task, self._orders(ask, self.roster.active)))
         self._clock = time.monotonic()
@@ -195,7 +205,12 @@ class OverNetwork:
             )
 
     def _count(self, task: str, traffic: Traffic) -> None:
-        self.rounds += [traffic] if task == STEP else []
+        self.rounds += [traffic] if task in (STEP, "private_step") else []
+
+    def _asked(self, ask: Ask) -> list[bool]:
+        """(K,) who is asked and still in the run."""
+        wanted = [True] * len(self.site_names) if ask.to is None else ask.to.tolist()
+        return [to and name not in self.roster.out for name, to in zip(self.site_names, wanted, strict=True)]
 
     # -- live
 
@@ -209,7 +224,8 @@ class OverNetwork:
 
     def _declare(self, n_columns: int) -> None:
         self._declaration = Declaration(self.spec, n_columns)
-        self._declared = self._declaration.reply_to(CENSUS, HELLO)
+        if self.spec.ranges is None:
+            self._declared = self._declaration.reply_to(CENSUS, HELLO)
 
     def _common_columns(self, answers: dict[str, Answer]) -> int:
         """How many columns most sites have; others are refused by shape."""
@@ -308,12 +324,12 @@ class OverNetwork:
             pause = min(1.0, 2 * pause)
 
     def _judge(
-        self, stage: Literal["before", "during", "after"], task: str, answers: dict[str, Answer]
+        self, stage: Literal["before", "during", "after", "private"], task: str, answers: dict[str, Answer]
     ) -> dict[str, Any]:
         """The replies that may be used; what is wrong with the others is recorded.
 
         Before the rounds a site without a good reply is dropped: it has no parameters to go on with. Afterwards the fit
-        stands without it.
+        stands without it. Out of a private fit, which asks nothing twice, it is for good.
         """
         good: dict[str, Any] = {}
         roster = self.roster
@@ -327,6 +343,8 @@ class OverNetwork:
                     bad = str(error)
             if stage == "before" and site not in good:
                 roster.drop(site, trouble or bad, self.exchange)
+            elif stage == "private" and site not in good:
+                roster.expel(site, trouble or bad, self.exchange)
             elif stage == "after" and site not in good and not away:
                 roster.note(site, "silent after the rounds", trouble or bad, self.exchange)
             elif stage == "during" and bad:

@@ -4,6 +4,7 @@ docs/what-leaves.md holds what this prints, and a test compares the two.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fedgrem.families.base import Family
 from fedgrem.families.covariance import Tied
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
+from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.spec import FitSpec
 from fedgrem.types import named_arrays
 
@@ -31,6 +33,10 @@ TITLES = {
     "weights_score": "Whether mixture weights are common, once before round 1",
     STEP: "Every round",
     "score": "At the end, where several numbers of components are compared",
+    "private_columns": "A private fit: where columns lie, once, and nothing before it",
+    "private_moments": "A private fit: second moments, once",
+    "private_cells": "A private fit: rows by cells, twice",
+    "private_step": "A private fit: steps, four times, and nothing after them",
     "look": "A last look, once after the rounds",
     "information": "Standard errors, once at the end",
 }
@@ -58,6 +64,8 @@ WORDS = {
     "covariates": "posterior sums of the covariates and of products of two of them",
     "regressions": "posterior sums of products of covariates and response, per component",
     "difference": "posterior sums less what was expected of the site, compressed",
+    "noisy": "sums over rows, with noise in every one: see docs/privacy.md",
+    "added": "the standard deviation of that noise, which no row has a part in",
     "rest": "sums of products of two columns, or of the squared response, over all rows",
 }
 """What the fields are, by the last part of their names."""
@@ -68,7 +76,10 @@ def tables() -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
     gaussian, regression = Gaussian(Tied()), LinearRegression(noise="shared")
     for task, title in TITLES.items():
         family: Family = regression if task == "joint_start" else gaussian
-        yield title, _fields(FitSpec(family, FedGrEM(), N_COMPONENTS, score=True, units=_units(family)), task)
+        spec = FitSpec(family, FedGrEM(), N_COMPONENTS, score=True, units=_units(family))
+        if task in PRIVATE_TASKS:
+            spec = replace(spec, score=False, ranges=((0.0, 10.0),) * N_COLUMNS)
+        yield title, _fields(spec, task)
     for algorithm, family in ((FedGMM(), gaussian), (FedGMM(), regression), (FedEMSA(), gaussian)):
         spec = FitSpec(family, algorithm, N_COMPONENTS, units=_units(family))
         extra = [row for row in _fields(spec, STEP) if row[0].startswith("extra.")]

@@ -5,18 +5,24 @@ declared, and remembers hashes and counts, which it reads from its own log when 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedgrem.engines.remote.course import Course, State, digest_of
 from fedgrem.engines.remote.declaration import CENSUS, Declaration, Order, read_names, write_names
+from fedgrem.engines.remote.ledger import charge, one_at_a_time, spent
 from fedgrem.engines.remote.log import Log
 from fedgrem.engines.remote.site import DeclinedError, SiteAtWork
 from fedgrem.engines.remote.wire import Fields, encode, size
-from fedgrem.errors import MessageError
+from fedgrem.errors import InputError, MessageError
+from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
+from fedgrem.fit.private_site import PrivateReply
+from fedgrem.kernels.privacy import mu_of
 from fedgrem.types import named_arrays
 
 REFUSALS = 20
@@ -57,8 +63,8 @@ class Guard:
 
         The same order again has the same answer, from the same rows.
         """
-        with self._lock:
-            about = {"run": self._run, "exchange": exchange, "task": str(task)[:40]}
+        with self._lock, self._alone():
+            about: dict[str, Any] = {"run": self._run, "exchange": exchange, "task": str(task)[:40]}
             try:
                 if self._course is None:
                     self._course = self._enter()
@@ -76,6 +82,23 @@ class Guard:
             self._released = exchange, released
             return released
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """In a private fit, one order after the other, and from what the log says that was answered before.
+
+        Whoever begins the same fit twice has two guards; what both would answer is paid for once.
+        """
+        ledger = self._site.settings.ledger
+        if self._site.spec.ranges is None or ledger is None:
+            yield
+            return
+        try:
+            with one_at_a_time(Path(ledger)):
+                self._course = None
+                yield
+        except OSError as error:
+            raise DeclinedError("budget", f"the ledger cannot be used ({error}).") from error
+
     def was_released(self, exchange: int, fields: Fields) -> bool:
         """Whether this very answer to this exchange has passed the guard."""
         return self._released == (exchange, fields)
@@ -91,6 +114,9 @@ class Guard:
             raise DeclinedError("order", str(error)) from error
         if again and self._answered is not None and self._answered[0] == digest:
             return self._answered[1]
+        private = task in PRIVATE_TASKS
+        if again and private and (kept := self._remembered(digest)) is not None:
+            return kept
         told = {"again": True} if again else _told(order)
         self._write("order", **about, **told, digest=digest, state=self._course.state)
         reply, held_back = self._site.work(task, order)
@@ -100,9 +126,21 @@ class Guard:
         if "names" in numbers:
             numbers["names"] = read_names(message.names)
         below = {"held_back": held_back} if held_back else {}
-        self._write("reply", **about, bytes=size(released), **below, sent=numbers)
+        self._write("reply", lasting=private, **about, bytes=size(released), **below, sent=numbers)
         self._answered = digest, released
         return released
+
+    def _remembered(self, digest: str) -> Fields | None:
+        """The answer to an order that was given before: fresh noise on the same sums would not be paid for."""
+        mine, last = None, ""
+        for record in self._earlier():
+            if record.get("run") == self._run:
+                last = record.get("digest", last)
+                if record["kind"] == "reply" and last == digest:
+                    mine = record["sent"]
+        return (
+            None if mine is None else encode(PrivateReply(*(np.asarray(mine[name]) for name in PrivateReply._fields)))
+        )
 
     def judge(self, task: str, reply: Fields) -> Any:
         """The reply as arrays, checked against the declaration, which the guard finds by itself, and the settings."""
@@ -125,6 +163,7 @@ class Guard:
 
     def _enter(self) -> Course:
         """Take up the fit where the log says that it is, or begin it if the site may."""
+        self._site.check()
         records = list(self._earlier())
         mine = [record for record in records if record.get("run") == self._run]
         spec = self._site.spec.as_plain()
@@ -136,18 +175,50 @@ class Guard:
                 raise DeclinedError("order", f"{self._run} was begun with another spec.")
             if begun[0]["rows"] != digest:
                 raise DeclinedError("changed", f"the rows are not those with which {self._run} was begun.")
+            self._site.budget = begun[0].get("mu")
             self._refused = sum(record["kind"] == "refusal" for record in mine)
             for record in mine:
                 if "state" in record:
                     course.restore(State(*record["state"]), record["digest"])
             return course
         self._check_often(records)
-        n_rows = len(self._site.rows().sites[0].rows)
-        self._check_changed(records, digest, n_rows)
-        settings = self._site.settings
-        rules = {"floor": settings.floor, "cap": settings.cap, "fits_per_day": settings.fits_per_day}
-        self._write("fit", run=self._run, job=self._job, spec=spec, rows=digest, n_rows=n_rows, **rules)
+        n_rows, settings = len(self._site.rows().sites[0].rows), self._site.settings
+        paid = self._pay()
+        if not paid:
+            self._check_changed(records, digest, n_rows)
+        rules: dict[str, Any] = {"floor": settings.floor, "cap": settings.cap, "fits_per_day": settings.fits_per_day}
+        self._write("fit", run=self._run, job=self._job, spec=spec, rows=digest, n_rows=n_rows, **rules, **paid)
         return course
+
+    def _pay(self) -> dict[str, Any]:
+        """What the log says of the budget of a private fit, once it is paid for; nothing of another fit."""
+        settings, private = self._site.settings, self._site.spec.ranges is not None
+        if settings.epsilon is None:
+            if private:
+                raise DeclinedError(
+                    "budget",
+                    "the fit is private, and the site has no budget; `fedgrem site start KIT --epsilon 4` sets one, "
+                    "and a large one, such as 1000, adds hardly any noise.",
+                )
+            return {}
+        if not private:
+            raise DeclinedError(
+                "budget",
+                "the site has a privacy budget, and the fit is not private; the coordinator can ask for one that is, "
+                "with `fedgrem sites fit --ranges`.",
+            )
+        epsilon, delta = settings.epsilon, settings.delta
+        total = epsilon if settings.total_epsilon is None else settings.total_epsilon
+        told: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "total_epsilon": total}
+        try:
+            if settings.ledger is None:  # a rehearsal, which nobody hears
+                self._site.budget = mu_of(epsilon, delta)
+            else:
+                self._site.budget = charge(Path(settings.ledger), self._run, epsilon, delta, total)
+                told["spent"] = spent(Path(settings.ledger), delta).epsilon
+        except (InputError, OSError) as error:
+            raise DeclinedError("budget", str(error)) from error
+        return told | {"mu": self._site.budget}
 
     def _check_often(self, records: list[dict[str, Any]]) -> None:
         most, since = self._site.settings.fits_per_day, self._now() - DAY
@@ -169,9 +240,9 @@ class Guard:
                         "earlier file, or say that this is all right: `fedgrem site start KIT --accept-changes`.",
                     )
 
-    def _write(self, kind: str, **content: Any) -> None:
+    def _write(self, kind: str, *, lasting: bool = False, **content: Any) -> None:
         try:
-            self._log.append(kind, **content)
+            self._log.append(kind, lasting=lasting, **content)
         except OSError as error:
             raise DeclinedError("guard", f"the log cannot be written ({error}); nothing leaves without it.") from error
 

@@ -30,8 +30,8 @@ class Log:
         self._path = path
         self._size, self._last = -1, _Last(0, "")
 
-    def append(self, kind: str, **content: Any) -> None:
-        """Add a record; it is in the file when this returns."""
+    def append(self, kind: str, *, lasting: bool = False, **content: Any) -> None:
+        """Add a record; it is in the file when this returns, and ``lasting`` even where the power fails then."""
         handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -47,6 +47,8 @@ class Log:
             if written < len(line):
                 os.ftruncate(handle, size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            if lasting:
+                os.fsync(handle)
             self._size, self._last = size + len(line), _Last(self._last.number + 1, chain)
         finally:
             os.close(handle)

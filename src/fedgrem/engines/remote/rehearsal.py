@@ -1,6 +1,7 @@
 """A rehearsal: what a site would send, played through on its own rows, with nobody listening."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from fedgrem.engines.remote.declaration import CENSUS, Declaration, Order, read_
 from fedgrem.engines.remote.fields import TITLES
 from fedgrem.engines.remote.guard import Guard
 from fedgrem.engines.remote.log import LOG, Log, read_log
-from fedgrem.engines.remote.site import DeclinedError, Settings, SiteAtWork
+from fedgrem.engines.remote.site import DeclinedError, Settings, SiteAtWork, read_rows
 from fedgrem.engines.remote.wire import encode, size
 from fedgrem.families.covariance import Tied
 from fedgrem.families.gaussian import Gaussian
@@ -43,6 +44,10 @@ def rehearse(name: str, settings: Settings, n_components: int) -> tuple[list[Mes
     family = LinearRegression("shared") if regression else Gaussian(Tied())
     units = UnitsPlan(standardize=True, intercept=regression)
     spec = FitSpec(family, FedGrEM(), n_components, max_rounds=1, units=units, missing=not regression, score=True)
+    if settings.epsilon is not None:  # a study agrees on bounds; here nobody is listening
+        rows = read_rows(name, settings).sites[0].rows
+        bounds = tuple((float(low), float(high) + 1e-9) for low, high in zip(rows.min(0), rows.max(0), strict=True))
+        spec = replace(spec, missing=False, score=False, ranges=bounds, columns=settings.columns)
     with tempfile.TemporaryDirectory(prefix="fedgrem-") as folder:
         here = _Here(name, settings, spec, Path(folder) / LOG)
         try:

@@ -23,6 +23,7 @@ from fedgrem.errors import PausedError
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, read_spec
+from fedgrem.types import FitResult
 
 
 def fit_over_network(
@@ -62,7 +63,7 @@ def converse_over_network(spec: FitSpec, engine: OverNetwork, on_progress: Calla
             break
         except SitesChangedError:
             continue
-    return Finished(result._replace(cost={**result.cost, **_cost(engine)}), _about(engine))
+    return Finished(result._replace(cost={**result.cost, **_cost(engine)}), _about(engine, result))
 
 
 def _lookout(engine: OverNetwork) -> Callable[[], dict[str, Any]]:
@@ -88,14 +89,15 @@ def _cost(engine: OverNetwork) -> dict[str, int]:
     }
 
 
-def _about(engine: OverNetwork) -> dict[str, Any]:
+def _about(engine: OverNetwork, result: FitResult) -> dict[str, Any]:
     roster = engine.roster
     return {
         "events": roster.events,
         "out": roster.out,
         "away": sorted(roster.away),
         "columns": engine.columns,
-        "n_rows": {name: float(census.n_rows) for name, census in roster.census.items()},
+        "n_rows": {name: float(census.n_rows) for name, census in roster.census.items()}
+        or dict(zip(result.site_names, result.n_rows.tolist(), strict=True)),
         "seconds_per_round": statistics.median(traffic.seconds for traffic in engine.rounds),
     }
 

@@ -19,7 +19,10 @@ from fedgrem.engines.remote.declaration import CENSUS, Declaration, NamedCensus,
 from fedgrem.engines.remote.floor import Answer, BelowFloorError, answer_above, rows_alike
 from fedgrem.engines.remote.wire import Fields
 from fedgrem.errors import FedGrEMError, InputError, MessageError
+from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
+from fedgrem.fit.private_site import answer as private_answer
 from fedgrem.fit.spec import FitSpec
+from fedgrem.kernels.privacy import Draw, secure_normals
 from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Array, map_arrays, named_arrays
 
@@ -30,6 +33,7 @@ DEFAULT_CAP = 2**20
 
 DEFAULT_FLOOR = 10.0
 """Rows."""
+DEFAULT_DELTA = 1e-6
 DEFAULT_FITS = 30
 """Fits in a day: a search over numbers of components is as many fits as it tries."""
 
@@ -40,6 +44,7 @@ REASONS = {
     "order": "what it was sent does not fit the spec, or was not its turn",
     "often": "it has answered as many fits, or refused as many orders, as it does; its own log says which",
     "changed": "its rows are not those of its last fit, and differ by fewer than its floor",
+    "budget": "its privacy budget is spent, or is none for such a fit; its own log says which",
     "guard": "its guard refused to let the answer out",
     "failed": "its computation failed; its own log says why",
 }
@@ -70,6 +75,13 @@ class Settings(NamedTuple):
     """Whether columns may hold words, for fits of mixed columns."""
     fits_per_day: int = DEFAULT_FITS
     """Fits that are begun in any 24 hours."""
+    epsilon: float | None = None
+    """The privacy budget of one fit; None for a site that has none, and answers fits that are not private."""
+    delta: float = DEFAULT_DELTA
+    total_epsilon: float | None = None
+    """That of the site's life, with the same delta; None is the same as for one fit."""
+    ledger: str | None = None
+    """Path of the file in which is kept what was spent of it."""
 
     @property
     def summarized(self) -> tuple[str, ...]:
@@ -131,12 +143,23 @@ class SiteAtWork:
     Tasks may arrive on several threads, and before anything else has started.
     """
 
-    def __init__(self, name: str, settings: Settings, spec: FitSpec) -> None:
+    def __init__(self, name: str, settings: Settings, spec: FitSpec, *, draw: Draw = secure_normals) -> None:
         self.name, self.settings, self.spec = name, settings, spec
+        self.budget: float | None = None
+        """Of a private fit, as the mu of :mod:`fedgrem.kernels.privacy`, once the guard has it paid for."""
+        self._draw = draw
         self._declaration = Declaration(spec, len(settings.columns))
         self._lock = threading.Lock()
         self._federation: Federation | None = None
         self._ready: tuple[bytes, Stack] | None = None
+
+    def check(self) -> None:
+        """Whether the spec can be for this site at all; :class:`DeclinedError` where it cannot."""
+        try:
+            check_over_network(self.spec)
+        except InputError as error:
+            raise DeclinedError("order", str(error)) from error
+        check_columns(self.settings, self.spec)
 
     def read(self, task: str, fields: Fields) -> Order:
         """An order as it came; :class:`DeclinedError` where it does not fit the spec."""
@@ -152,6 +175,8 @@ class SiteAtWork:
         """The answer to an order, within the site's floor; :class:`DeclinedError` where there is none."""
         with self._lock:
             federation = self.rows()
+            if task in PRIVATE_TASKS:
+                return self._private(federation, task, order)
             census = take_census(federation.sites[0])
             if task == CENSUS:
                 names = () if self.spec.columns is not None else write_names(self.settings.summarized)
@@ -169,6 +194,14 @@ class SiteAtWork:
                 raise DeclinedError("floor", str(error)) from error
             return Answer(map_arrays(lambda leaf: np.asarray(leaf[0]), reply), held_back)
 
+    def _private(self, federation: Federation, task: str, order: Order) -> Answer:
+        """Noise is the floor of a private answer: nothing else of it hangs on the rows."""
+        if self.budget is None:
+            raise DeclinedError("budget", "this fit has not been paid for; it is the guard that asks.")
+        with np.errstate(all="ignore"), one_thread_each():
+            rows = federation.sites[0].rows
+            return Answer(private_answer(self.spec, task, rows, order.mail, self.budget, self._draw), [])
+
     def digest(self) -> str:
         """A hash of the rows, by which a later fit knows whether they are the same."""
         site = self.rows().sites[0]
@@ -184,7 +217,8 @@ class SiteAtWork:
                 _check_rows(federation, self.spec)
             except (FedGrEMError, OSError) as error:
                 raise DeclinedError("rows", str(error)) from error
-            self._federation = _above_floor(federation, self.spec, self.settings.floor)
+            private = self.spec.ranges is not None
+            self._federation = federation if private else _above_floor(federation, self.spec, self.settings.floor)
         return self._federation
 
     def _stack(self, federation: Federation, order: Order) -> Stack:
@@ -221,6 +255,12 @@ def check_columns(settings: Settings, spec: FitSpec) -> None:
     if wants != has:
         needed = "a --target column, and the site has set none" if wants else "no --target, and the site has set one"
         raise DeclinedError("columns", f"the fit needs {needed}.")
+    if spec.ranges is not None and len(spec.ranges) != len(settings.columns):
+        raise DeclinedError(
+            "columns", f"the fit bounds {len(spec.ranges)} column(s), and the site has {len(settings.columns)}."
+        )
+    if spec.ranges is not None and settings.weight is not None:
+        raise DeclinedError("columns", "a private fit protects rows that count once, and the site has set --weight.")
     if spec.columns is not None and spec.columns != settings.columns:
         raise DeclinedError(
             "columns",
