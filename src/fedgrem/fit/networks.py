@@ -6,6 +6,7 @@ many rows; so the center rule of Gaussian fits serves here as it is.
 """
 
 from collections.abc import Callable
+from itertools import combinations
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -37,6 +38,8 @@ SOFTER = 0.1
 """Of labels that steps begin with, spread evenly: where a label is certain, no step moves it."""
 OWN_TURNS, OWN_STEPS = 15, 2
 """Densities and labels in turn, at a site alone."""
+MOST_REGROUPED, MOST_VARIANTS, FEWEST_CUT = 5, 60, 4
+"""Times that communities are joined and cut; ways that are compared at a time; nodes of one that is cut."""
 MOST_ORDERS, MATCH_STEPS = 24, 8
 """Relabellings that a site compares by their likelihood, and the steps from each."""
 MATCHES = 4
@@ -81,6 +84,11 @@ class NetworkSite:
         """Labels after some steps."""
         return communities(self.network, labels, density, self.degree(spec), steps)
 
+    def own_bound(self, spec: NetworkSpec, labels: Array) -> float:
+        """The bound of labels under their own densities."""
+        density = densities(self.sums(spec, labels, np.ones((spec.n_components,) * 2)))
+        return float(self.sums(spec, labels, density).bound)
+
     def own_labels(self, spec: NetworkSpec) -> Array:
         """Soft labels ``(n, R)`` that this network would find alone."""
         if spec not in self._labels:
@@ -100,15 +108,53 @@ def _alone(site: NetworkSite, spec: NetworkSpec) -> Array:
     found = start(plan, stack, StartRequest(np.zeros(1, dtype=int), None))
     posterior, _ = family.row_scores(stack, found.params)
     labels: Array = posterior[0].T
-    for _ in range(OWN_TURNS):
-        density = densities(site.sums(spec, labels, np.ones((spec.n_components,) * 2)))
-        labels = site.moved(spec, softened(labels), density, OWN_STEPS)
+    labels, bound = _settled(site, spec, labels[:, None], OWN_TURNS)
+    for _ in range(MOST_REGROUPED):
+        found, new = _settled(site, spec, regrouped(labels, rows), OWN_TURNS)
+        if not new > bound:
+            break
+        labels, bound = found, new
     return labels
+
+
+def _settled(site: NetworkSite, spec: NetworkSpec, labels: Array, turns: int) -> tuple[Array, float]:
+    """The best of M soft labels ``(n, M, R)`` after densities and labels in turn, and its bound."""
+    if not labels.shape[1]:
+        return labels, -np.inf
+    one = np.ones((spec.n_components,) * 2)
+    places = range(labels.shape[1])
+    for _ in range(turns):
+        density = np.stack([densities(site.sums(spec, labels[:, m], one)) for m in places])
+        started = softened(labels).reshape(len(labels), -1)
+        labels = site.moved(spec, started, density, OWN_STEPS).reshape(labels.shape)
+    bounds = [site.own_bound(spec, labels[:, m]) for m in places]
+    best = int(np.argmax(bounds))
+    return labels[:, best], bounds[best]
+
+
+def regrouped(labels: Array, rows: Array) -> Array:
+    """Labels ``(n, M, R)`` with two communities joined and a third cut in two along its rows: what no step does."""
+    hard = labels.argmax(axis=1)
+    found = []
+    for first, second in combinations(range(labels.shape[1]), 2):
+        for third in set(range(labels.shape[1])) - {first, second}:
+            members = np.flatnonzero(hard == third)
+            if len(members) < FEWEST_CUT:
+                continue
+            away = rows[members] - rows[members].mean(axis=0)
+            axis = np.linalg.svd(away, full_matrices=False)[2][0]
+            new = labels.copy()
+            new[:, first] += new[:, second]
+            new[:, second] = 0.0
+            half = members[away @ axis > 0]
+            new[half, second], new[half, third] = new[half, third], 0.0
+            found.append(new)
+    return np.stack(found[:MOST_VARIANTS], axis=1) if found else np.empty((len(labels), 0, labels.shape[1]))
 
 
 def softened(labels: Array) -> Array:
     """Labels that can still move."""
-    return np.asarray((1.0 - SOFTER) * labels + SOFTER / labels.shape[1])
+    return np.asarray((1.0 - SOFTER) * labels + SOFTER / labels.shape[-1])
 
 
 # -- what a network answers
