@@ -59,7 +59,7 @@ def unlike(model: "BaseFederatedMixture", n_parameters: int) -> Array:
     seen = model.site_evidence_
     told = (seen["deviance"] - seen["degrees"]) / model.n_rows_ if seen else np.zeros(1)
     whole = max(0.0, float(np.nanmedian(told)))
-    return np.where(np.isfinite(between), np.sqrt(np.maximum(between, 0.0) * n_parameters), np.sqrt(whole))
+    return np.asarray(np.where(np.isfinite(between), np.sqrt(np.maximum(between, 0.0) * n_parameters), np.sqrt(whole)))
 
 
 def cannot(model: "BaseFederatedMixture") -> str:

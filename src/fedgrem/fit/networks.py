@@ -105,8 +105,8 @@ def _alone(site: NetworkSite, spec: NetworkSpec) -> Array:
     family = Gaussian(Full())
     plan = FitSpec(family, LocalEM(), spec.n_components, seed=spec.seed, start=StartPlan(n_init=spec.n_init))
     stack = Stack([site.name], rows[None], None, np.ones((1, len(rows))))
-    found = start(plan, stack, StartRequest(np.zeros(1, dtype=int), None))
-    posterior, _ = family.row_scores(stack, found.params)
+    begun = start(plan, stack, StartRequest(np.zeros(1, dtype=int), None))
+    posterior, _ = family.row_scores(stack, begun.params)
     labels: Array = posterior[0].T
     labels, bound = _settled(site, spec, labels[:, None], OWN_TURNS)
     for _ in range(MOST_REGROUPED):
