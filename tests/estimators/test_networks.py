@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from fedgrem import FederatedGaussianMixture, FederatedNetworkMixture, align_embeddings, embed_network
+from fedgrem import FederatedGaussianMixture, FederatedNetworkMixture, align_embeddings, embed_network, save_model
 from fedgrem.data.simulate import simulate_network
 from fedgrem.errors import InputError, InputTypeError
 from fedgrem.fit.networks import NetworkSite, NetworkSpec, network_match, network_start
@@ -122,6 +122,11 @@ def test_embeddings_are_rotated_onto_each_other():
     assert apart(aligned) < 0.25 * apart(rows)
     for name in NAMES:  # rotated, nothing else
         np.testing.assert_allclose(aligned[name] @ aligned[name].T, rows[name] @ rows[name].T, atol=1e-9)
+
+
+def test_a_model_of_networks_is_not_saved_as_a_folder(model, tmp_path):
+    with pytest.raises(InputTypeError, match="FederatedNetworkMixture is not saved as a folder; keep what it found"):
+        save_model(model, tmp_path / "model")
 
 
 def test_what_cannot_be_fitted_is_named(drawn):

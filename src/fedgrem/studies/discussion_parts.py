@@ -176,7 +176,7 @@ PARTS: dict[str, Part] = {
     "sampling": Part(
         "Mini-batches and sampled sites", "share of rows and of sites in a round", "largest error of θ",
         (1.0, 0.5, 0.2, 0.1), (1.0, 0.2), {"ours": "FedGrEM", "alone": "each site alone"}, _sampled,
-        "A tenth of the rows of a tenth of the sites in a round ends where all of them end.", _sampled_holds, True,
+        "Rounds with some rows of some sites end where rounds with all of them do.", _sampled_holds, True,
     ),
     "weights": Part(
         "Pooled weights", "rows of a site, n", "largest error of a weight", (40.0, 75.0, 150.0, 300.0, 600.0),
