@@ -65,8 +65,8 @@ def unlike(model: "BaseFederatedMixture", n_parameters: int) -> Array:
 def cannot(model: "BaseFederatedMixture") -> str:
     """Why there is no budget for a fit; empty where there is one."""
     n_sites, n_components = model.weights_.shape
-    if model._theta_name not in ("means", "coef"):
-        return "the theory is about Gaussian components and regressions"
+    if model._theta_name not in ("means", "coef") or getattr(model, "response", "gaussian") != "gaussian":
+        return "the theory is about Gaussian components and regressions with normal errors"
     if not as_algorithm(model.algorithm).traits.pulls:
         return "its sites were not pulled to a center"
     if n_sites < 2:
