@@ -204,7 +204,7 @@ def _budget(model: BaseFederatedMixture) -> dict[str, Any] | None:
     if cannot(model):
         return None
     found = model.error_budget()
-    return {"found": found, "picture": drawing(partial(plot_error_budget, found), 2.6, "Parts of the largest error")}
+    return {"found": found, "picture": drawing(partial(plot_error_budget, found), 3.0, "Parts of the largest error")}
 
 
 def _gain(model: BaseFederatedMixture, summary: Summary, gains: Gains | None) -> dict[str, Any]:
