@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from fedgrem.fit.networks import lost
 from fedgrem.kernels.blocks import (
+    BlockSums,
     block_sums,
     communities,
     densities,
@@ -76,6 +78,14 @@ def test_misfit_is_about_chi_squared():
     center = np.array([[0.10, 0.04], [0.04, 0.06]])  # sparse, where edges are nearly Poisson
     told = [float(misfit(sums_of(center, seed=seed), center)) for seed in range(200)]
     assert np.mean(told) == pytest.approx(2.0, abs=0.4)  # three densities, less the level
+
+
+def test_only_who_clearly_loses_is_given_its_own_fit_back():
+    own, pulled = (
+        BlockSums(np.ones((3, 2)), np.ones((3, 2, 2)), np.ones((3, 2, 2)), np.array(bound))
+        for bound in ([0.0, 5.0, 50.0], [0.0, 0.0, 0.0])
+    )
+    np.testing.assert_array_equal(lost(own, pulled), [False, False, True])
 
 
 def test_procrustes_finds_the_rotation():

@@ -58,6 +58,7 @@ class FederatedNetworkMixture(ClusterMixin, BaseEstimator):
     center_ : (R, R) the common densities, at the level of the median network
     level_ : (K,) how dense each network is, relative to the center
     trust_ : (K,) in [0, 1] whether a network is one of the others; at 0 it keeps its own densities
+    local_only_ : (K,) which networks clearly lost by being pulled, and got their own fit back
     between_site_variance_ : (R, R) of twice the root of densities
     n_rounds_, converged_, cost_ : how the fit went
 
@@ -124,6 +125,7 @@ class FederatedNetworkMixture(ClusterMixin, BaseEstimator):
         self.density_, self.between_site_variance_ = found.density, found.between
         self.weights_ = found.sums.held / found.sums.held.sum(axis=1, keepdims=True)
         self.trust_ = np.average(found.trust, axis=(1, 2), weights=found.sums.pairs)
+        self.local_only_ = found.alone
         self.posterior_ = {
             site.name: labels_of(spec, site, NetworkStep(found.density[k], found.order[k]))
             for k, site in enumerate(sites)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.special import chdtri
 
 from fedgrem.algorithms.center_rules import EmpiricalBayes
 from fedgrem.algorithms.local import LocalEM
@@ -44,6 +45,8 @@ MOST_ORDERS, MATCH_STEPS = 24, 8
 """Relabellings that a site compares by their likelihood, and the steps from each."""
 MATCHES = 4
 """Times that sites look for their place at the center, which moves as they find it."""
+LOST = 1e-4
+"""Chance with which a network that is like the others is given its own fit back."""
 STEPS = 25
 """From a site's own labels to those under the densities that it is sent."""
 MOST_LEAD = 4.0
@@ -274,6 +277,8 @@ class NetworksResult(NamedTuple):
     """(R, R)"""
     n_rounds: int
     converged: bool
+    alone: Array
+    """(K,) which keep their own densities, because they clearly lose by being pulled."""
 
 
 class Pulled(NamedTuple):
@@ -289,7 +294,8 @@ class Pulled(NamedTuple):
 def fit_networks(spec: NetworkSpec, names: tuple[str, ...]) -> Phase[NetworksResult]:
     """Communities of several networks, found together."""
     replies = yield Ask("network_start", (), Progress("starts", 0, spec.max_rounds, float("nan")))
-    reply, center = replies.mail, first_centers(replies.mail.sums)[0]
+    own = replies.mail.sums
+    reply, center = replies.mail, first_centers(own)[0]
     if len(names) > 1:
         reply, center = yield from _exchange(spec, len(names), reply)
     found = pull(reply.sums, center)
@@ -301,7 +307,12 @@ def fit_networks(spec: NetworkSpec, names: tuple[str, ...]) -> Phase[NetworksRes
         last, found = found, pull(replies.mail.sums, found.center)
         movement = float(np.abs(found.density / last.density - 1.0).max())
         converged = movement <= spec.tol
-    return NetworksResult(replies.mail.sums, reply.order, *found, number, converged)
+    alone = lost(own, replies.mail.sums)
+    sums = [_one(own if alone[k] else replies.mail.sums, k) for k in range(len(names))]
+    sums = [relabelled(one, reply.order[k]) if alone[k] else one for k, one in enumerate(sums)]
+    kept = BlockSums(*(np.stack(leaves) for leaves in zip(*sums, strict=True)))
+    density = np.where(alone[:, None, None], densities(kept), found.density)
+    return NetworksResult(kept, reply.order, *found._replace(density=density), number, converged, alone)
 
 
 def _exchange(spec: NetworkSpec, n_sites: int, reply: NetworkReply) -> Phase[tuple[NetworkReply, Array]]:
@@ -322,6 +333,21 @@ def _of_center(reply: NetworkReply, c: int) -> NetworkReply:
     """What all sites say of one center."""
     found: NetworkReply = map_arrays(lambda leaf: leaf[:, c], reply)
     return found
+
+
+def _one(sums: BlockSums, k: int) -> BlockSums:
+    """Those of one network."""
+    return BlockSums(*(leaf[k] for leaf in sums))
+
+
+def lost(own: BlockSums, pulled: BlockSums) -> Array:
+    """Which networks clearly lose by being pulled, ``(K,)``: by twice the difference in log-likelihood of their edges.
+
+    Were a network like the center, that would be about chi-squared with a degree for every density but its level.
+    """
+    n_communities = own.held.shape[-1]
+    degrees = max(1, n_communities * (n_communities + 1) // 2 - 1)
+    return np.asarray(2.0 * (own.bound - pulled.bound) > chdtri(degrees, LOST))
 
 
 def first_centers(sums: BlockSums) -> Array:
