@@ -41,7 +41,7 @@ def test_a_claim_holds_or_not_by_the_rows(factor, holds):
     ] == [holds] * 3
 
 
-@pytest.mark.parametrize("part", ["sampling", "weights", "sparse", "plan", "labels"])
+@pytest.mark.parametrize("part", ["sampling", "weights", "server", "sparse", "plan", "labels"])
 def test_a_part_is_played_line_by_line(part):
     study = discussion(quick=True)
     first = [s for s in study.settings if s.panel == part and s.x == study_values(study, part)[0]]

@@ -11,9 +11,12 @@ import numpy as np
 
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.simulate import Simulation, simulate
+from fedgrem.engines.decentralized import Decentralized
+from fedgrem.engines.inprocess import InProcess
 from fedgrem.estimators.gaussian import FederatedGaussianMixture
+from fedgrem.fit.fit import run
 from fedgrem.kernels.scores import parameter_errors
-from fedgrem.studies import alignment, networks, planning, sparse
+from fedgrem.studies import alignment, decentralized, networks, planning, sparse
 from fedgrem.theory.design import Design
 from fedgrem.theory.predict import predict
 from fedgrem.types import Array
@@ -99,6 +102,27 @@ def _weights_hold(means: Means) -> tuple[bool, str]:
     return bool((ratio < 1.0).all()), f"{ratio.min():.2f} to {ratio.max():.2f} times the error of own weights."
 
 
+# -- without a server
+
+
+@lru_cache(maxsize=2)
+def _sites_without_server(h: float, seed: int) -> tuple[Simulation, Any]:
+    drawn = simulate("gmm", h=h, seed=seed)
+    return drawn, decentralized.federation_of(drawn)
+
+
+def _without_server(line: str, h: float, seed: int) -> float:
+    drawn, sites = _sites_without_server(h, seed)
+    spec = decentralized.spec_of(seed)
+    found = run(spec, InProcess(sites, spec)) if line == "server" else Decentralized(line).fit(spec, sites)
+    return decentralized.largest_error(found, drawn, drawn.honest)
+
+
+def _without_server_holds(means: Means) -> tuple[bool, str]:
+    most = max(float(_ratio(means, line, "server").max()) for line in ("ring", "erdos-renyi"))
+    return most <= 1.2, f"at most {most:.2f} times the server's error."
+
+
 # -- few informative columns
 
 
@@ -182,6 +206,12 @@ PARTS: dict[str, Part] = {
         "Pooled weights", "rows of a site, n", "largest error of a weight", (40.0, 75.0, 150.0, 300.0, 600.0),
         (75.0, 300.0), {"ours": "pooled", "own": "own weights"}, _weights,
         "Where sites have the same weights, pooling lowers their error.", _weights_hold, True,
+    ),
+    "server": Part(
+        "Without a server", "distance of sites from the center, h", "largest error of θ",
+        (0.0, 0.5, 1.0, 1.5), (0.0, 1.0),
+        {"ring": "neighbours in a ring", "erdos-renyi": "in a random graph", "server": "a server"}, _without_server,
+        "Neighbours alone find about what a server finds.", _without_server_holds,
     ),
     "sparse": Part(
         "Many columns: a sparse center", "columns, p, of which 10 are informative", "largest error of θ",
