@@ -8,7 +8,6 @@ kept in a file, and a second call goes on from there.
 
 import argparse
 import json
-import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
-from fedgrem.data.simulate import simulate
-from fedgrem.kernels.scores import parameter_errors
-from fedgrem.theory.design import Design, draw_centers
+from fedgrem.studies.planning import simulated
+from fedgrem.theory.design import Design
 from fedgrem.theory.predict import PAYS, predict
 
 NEAR = 0.25
@@ -43,27 +40,6 @@ def random_design(number: int, model: Any = "gmm") -> Design:
         n_outliers=int(generator.integers(0, n_sites // 5 + 1)),
         model=model,
     )
-
-
-def simulated(design: Design, seed: int) -> tuple[float, float]:
-    """Largest error of a default fit, and of every site alone."""
-    generator = np.random.default_rng([2025, seed])
-    centers = draw_centers(design.n_components, design.n_features, design.separation, generator)
-    rows = simulate(
-        design.model, h=design.h, n_sites=design.n_sites, n_rows=design.n_rows, n_outliers=design.n_outliers,
-        centers=centers, seed=seed,
-    )  # fmt: skip
-    kind = FederatedGaussianMixture if design.model == "gmm" else FederatedRegressionMixture
-    found = []
-    for options in ({}, {"penalty": 0.0}):
-        model = kind(design.n_components, random_state=seed, standard_errors=False, **options)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model.fit(rows.rows, *(() if rows.targets is None else (rows.targets,)))
-        theta = model.means_ if design.model == "gmm" else model.coef_
-        good = rows.honest
-        found.append(parameter_errors(model.weights_[good], theta[good], rows.weights[good], rows.theta[good])[1].max())
-    return float(found[0]), float(found[1])
 
 
 def table_of(results: list[dict[str, Any]], console: Console) -> None:

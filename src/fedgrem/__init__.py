@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from fedgrem.algorithms.fedgmm import FedGMM
     from fedgrem.algorithms.fedgrem import FedGrEM
     from fedgrem.algorithms.tgmm import TGMM
+    from fedgrem.data.networks import embed_network
     from fedgrem.engines.decentralized import Decentralized
     from fedgrem.estimators import (
         FederatedGaussianMixture,
         FederatedMixture,
+        FederatedNetworkMixture,
         FederatedRegressionMixture,
         FederatedTableMixture,
+        align_embeddings,
     )
     from fedgrem.estimators.privacy import Privacy
     from fedgrem.models import load_model, save_model
@@ -32,10 +35,13 @@ __all__ = [
     "FedGrEM",
     "FederatedGaussianMixture",
     "FederatedMixture",
+    "FederatedNetworkMixture",
     "FederatedRegressionMixture",
     "FederatedTableMixture",
     "Privacy",
     "__version__",
+    "align_embeddings",
+    "embed_network",
     "load_model",
     "save_model",
 ]
@@ -49,9 +55,12 @@ _HOMES = {
     "FedGrEM": "fedgrem.algorithms.fedgrem",
     "FederatedGaussianMixture": "fedgrem.estimators",
     "FederatedMixture": "fedgrem.estimators",
+    "FederatedNetworkMixture": "fedgrem.estimators",
     "FederatedRegressionMixture": "fedgrem.estimators",
     "FederatedTableMixture": "fedgrem.estimators",
     "Privacy": "fedgrem.estimators.privacy",
+    "align_embeddings": "fedgrem.estimators",
+    "embed_network": "fedgrem.data.networks",
     "load_model": "fedgrem.models",
     "save_model": "fedgrem.models",
 }

@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from fedgrem import __version__
-from fedgrem.errors import InputError, ModelFileError
+from fedgrem.errors import InputError, InputTypeError, ModelFileError
 from fedgrem.estimators import (
     FederatedGaussianMixture,
     FederatedMixture,
@@ -33,6 +33,10 @@ def save_model(model: BaseFederatedMixture, folder: str | Path) -> Path:
 
     The functions of a :class:`FederatedMixture` are code and are not saved: give them again to :func:`load_model`.
     """
+    if not isinstance(model, BaseFederatedMixture):
+        raise InputTypeError(
+            f"a {type(model).__name__} is not saved as a folder; keep what it found, such as center_, with numpy.savez."
+        )
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; give a folder to save the model in.")

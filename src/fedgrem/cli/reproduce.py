@@ -105,9 +105,9 @@ def reproduce(
     """Run one of the paper's studies and write its figures, tables and a page.
 
     `gmm` and `mor` are the two halves of the simulation figure, `eta` the tables over the step size, `theory` the rates
-    of the theorem, `sizes` unequal and many sites, `attacks` bad sites that lie. `pen`, `mnist` and `fashion` are the
-    tables on real data, `pen-small` has few rows per writer. Interrupt it whenever you like: the same command goes on
-    where it stopped, and does nothing twice.
+    of the theorem, `sizes` unequal and many sites, `attacks` bad sites that lie, `discussion` what the paper's last
+    section proposes. `pen`, `mnist` and `fashion` are the tables on real data, `pen-small` has few rows per writer.
+    Interrupt it whenever you like: the same command goes on where it stopped, and does nothing twice.
 
     For example:
 

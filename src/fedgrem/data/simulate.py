@@ -3,6 +3,8 @@
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from fedgrem.types import Array
 
@@ -95,3 +97,36 @@ def simulate(
             targets[name] = (noise * location).sum(axis=1) + generator.normal(size=size)
         labels[name] = label
     return Simulation(rows, targets or None, labels, weights, theta, honest)
+
+
+def simulate_network(
+    densities: Array, n_nodes: int, *, weights: Array | None = None, seed: int = 0
+) -> tuple[Array, Array]:
+    """A network of a stochastic block model, ``(n, n)``, and its nodes' communities, ``(n,)``.
+
+    A node without an edge is given one, to a node at random, and parts that fall apart are joined by an edge.
+
+    Parameters
+    ----------
+    densities : (R, R) chance of an edge between two communities.
+    weights : (R,) share of each; None draws them from Dirichlet(5, ..., 5).
+
+    Examples
+    --------
+    >>> network, labels = simulate_network(np.array([[0.5, 0.1], [0.1, 0.3]]), 60, seed=1)
+    >>> network.shape, bool((network == network.T).all()), len(labels)
+    ((60, 60), True, 60)
+    """
+    generator = np.random.default_rng(seed)
+    n_communities = len(densities)
+    share = generator.dirichlet(np.full(n_communities, 5.0)) if weights is None else np.asarray(weights)
+    labels = generator.choice(n_communities, size=n_nodes, p=share)
+    chance = densities[labels][:, labels]
+    upper = np.triu(generator.random((n_nodes, n_nodes)) < chance, 1)
+    network = (upper | upper.T).astype(float)
+    while True:
+        n_parts, part = connected_components(csr_array(network), directed=False)
+        if n_parts == 1:
+            return network, labels
+        i, j = (generator.choice(np.flatnonzero(side)) for side in (part == 1, part != 1))
+        network[i, j] = network[j, i] = 1.0

@@ -1,6 +1,6 @@
 """Standard errors and intervals of a fit, in the units of the rows."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from scipy.special import ndtri
@@ -8,7 +8,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedgrem.errors import InputError
 from fedgrem.estimators.parameters import check_number
+from fedgrem.theory.budget import ErrorBudget
 from fedgrem.types import Array, FitResult
+
+if TYPE_CHECKING:
+    from fedgrem.estimators.base import BaseFederatedMixture
 
 
 class Interval(NamedTuple):
@@ -74,6 +78,22 @@ class WithErrors:
             low, high = value - z * error, value + z * error
             found[name] = Interval(*np.clip((low, high), 0.0, 1.0)) if name == "weights" else Interval(low, high)
         return found
+
+    def error_budget(self, *, seed: int = 0) -> ErrorBudget:
+        """Where the error comes from: the largest error of a component to expect, as a sum of the theory's five terms.
+
+        In units of the noise within a component: what the rounds left, the error of all rows pooled, own weights, sites
+        that differ, and bad sites; beside them that of each site alone. Of Gaussian components and regressions whose
+        sites were pulled to a center; see docs/theory.md.
+
+        Parameters
+        ----------
+        seed : of the draws of chance.
+        """
+        check_is_fitted(self)
+        from fedgrem.estimators.budget import error_budget  # the theory is not needed for a fit
+
+        return error_budget(cast("BaseFederatedMixture", self), seed)
 
 
 def _errors(covariance: Array | None, matrix: Array) -> Array:

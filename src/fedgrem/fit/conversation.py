@@ -78,10 +78,11 @@ class Engine(Protocol):
 class Cost:
     """Exchanges, and numbers sent and received, by what they were for."""
 
+    ROUNDS = ("step", "private_step", "network_step")
     PURPOSES = (
         ("census", ("census",)),
         ("columns", ("variation", "contrast")),
-        ("start", ("size", "start", "compare", "joint_start")),
+        ("start", ("size", "start", "compare", "joint_start", "network_start", "network_match")),
         ("penalty", ("path_step", "path_score", "weights_score")),
         ("look", ("look",)),
         ("information", ("information",)),
@@ -99,12 +100,12 @@ class Cost:
         numbers = count_numbers(ask.mail) + count_numbers(replies.mail)
         self.exchanges[ask.task] = self.exchanges.get(ask.task, 0) + 1
         self.numbers[ask.task] = self.numbers.get(ask.task, 0) + numbers
-        if ask.task in ("step", "private_step"):
+        if ask.task in self.ROUNDS:
             self.last_round = numbers
 
     def as_dict(self) -> dict[str, int]:
         """By purpose."""
-        rounds = self.exchanges.get("step", 0) + self.exchanges.get("private_step", 0)
+        rounds = sum(self.exchanges.get(task, 0) for task in self.ROUNDS)
         found = {"rounds": rounds, "numbers_per_round": self.last_round}
         for purpose, tasks in self.PURPOSES:
             if any(task in self.exchanges for task in tasks):

@@ -8,6 +8,7 @@ from fedgrem.plots.gain import demo_figure, overview_figure, plot_errors, plot_g
 from fedgrem.plots.rounds import plot_convergence, plot_likelihood, plot_penalty, plot_selection
 from fedgrem.plots.rows import plot_rows
 from fedgrem.plots.sites import plot_centers, plot_distances, plot_sites, plot_thresholds, plot_weights
+from fedgrem.plots.theory import plot_error_budget
 
 __all__ = [
     "MOST_ROWS",
@@ -17,6 +18,7 @@ __all__ = [
     "plot_centers",
     "plot_convergence",
     "plot_distances",
+    "plot_error_budget",
     "plot_errors",
     "plot_gain",
     "plot_likelihood",

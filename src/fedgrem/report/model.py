@@ -13,10 +13,12 @@ import numpy as np
 from fedgrem import __version__
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.budget import cannot
 from fedgrem.plots import (
     MOST_ROWS,
     PALETTE,
     plot_convergence,
+    plot_error_budget,
     plot_gain,
     plot_likelihood,
     plot_penalty,
@@ -126,6 +128,7 @@ def _page_values(
         "sites": _sites(model, summary),
         "deviations": deviations(model, summary) if several else None,
         "penalty": _penalty(model),
+        "budget": _budget(model),
         "gain": _gain(model, summary, gains) if several else None,
         "drawn_rows": drawn_rows,
         "rounds": _rounds(model, summary),
@@ -194,6 +197,14 @@ def _penalty(model: BaseFederatedMixture) -> dict[str, Any] | None:
         return None
     alone = [str(name) for name in model.site_names_[model.local_only_]]
     return {"picture": drawing(partial(plot_penalty, model), 3.6, "Gain by penalty"), "alone": alone}
+
+
+def _budget(model: BaseFederatedMixture) -> dict[str, Any] | None:
+    """Where the error comes from, by the theory; nothing where that has no say."""
+    if cannot(model):
+        return None
+    found = model.error_budget()
+    return {"found": found, "picture": drawing(partial(plot_error_budget, found), 3.0, "Parts of the largest error")}
 
 
 def _gain(model: BaseFederatedMixture, summary: Summary, gains: Gains | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.kernels.scores import misclustering_by_site, parameter_errors
-from fedgrem.studies import under_attack
+from fedgrem.studies import discussion, under_attack
 from fedgrem.studies.base import FITS, OURS, PENALTY, Method, Row, Setting
 from fedgrem.studies.splits import Split, by_site, split_and_contaminate
 from fedgrem.studies.starts import RealSearch, from_starts, simulated_starts
@@ -37,6 +37,8 @@ def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[
     play = _play_simulated if setting.model in FAMILIES else _play_real
     if "attack" in setting.simulation:
         play = _play_attacked
+    elif "part" in setting.simulation:
+        play = discussion.play
     common = {"setting": setting.name, "model": setting.model, "panel": setting.panel, "x": setting.x, "seed": seed}
     return [common | row for row in play(setting, seed, methods)]
 

@@ -18,6 +18,7 @@ STUDIES = {
     "mnist": "real",
     "fashion": "real",
     "attacks": "attacks",
+    "discussion": "discussion",
 }
 """Name -> the file with a function of this name, which is told whether the study is to be quick."""
 
