@@ -216,8 +216,9 @@ def made_up(n_components, value, n_rows, **changes):
         "log_likelihood": np.asarray(value, dtype=float), "entropy": np.zeros(n_sites),
         "own": np.full(n_sites, n_components - 1.0), "shared": n_components, "shared_cost": 3.0 * n_components,
         "settled": True, "rounds": 5, "exchanges": 8,
-    }  # fmt: skip
-    return Tally(n_components, **values | changes)
+    } | changes  # fmt: skip
+    cost = 0.5 * values["own"] * LOG(np.maximum(values["n_rows"], 1.0))
+    return Tally(n_components, **{"own_cost": cost} | values)
 
 
 HONEST = {1: -600.0, 2: -500.0, 3: -400.0, 4: -398.0, 5: -396.0}
