@@ -167,6 +167,8 @@ class BaseFederatedMixture(FittedMixture):
             if engine != IN_PROCESS:
                 raise InputError("center='sparse' is for fits in process as yet; leave engine out.")
             return run_sparse(spec, lambda one: InProcess(federation, one), on_progress)
+        if engine != IN_PROCESS or spec.ranges is not None:
+            spec = replace(spec, some=False)  # how many there are is not known to the sites' guards beforehand
         if engine != IN_PROCESS and spec.ranges is not None:
             raise InputError("a private fit runs in process, or over a network of sites; leave engine out.")
         if isinstance(engine, str) and engine != IN_PROCESS:

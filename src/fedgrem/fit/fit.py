@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedgrem.algorithms.base import Pull, middle_weights
-from fedgrem.algorithms.holders import weights_to_look_from, without_lacking
+from fedgrem.algorithms.holders import FEWEST, weights_to_look_from, without_lacking
 from fedgrem.fit.conversation import Ask, Engine, Phase, Progress, converse, everyone, with_agreement
 from fedgrem.fit.errors import standard_errors
 from fedgrem.fit.few_rows import has_enough, knows_weights, lean_on_others
@@ -65,17 +65,27 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
         other = yield from _played(spec, names, start, starts, pull, shrunk=shrunk)
         if leads(other[1], result, pooled=traits.pools_rows):
             central, result = other
-    if spec.some and shrunk and n_sites > 1:
+    if spec.some and n_sites >= FEWEST and (shrunk or spec.estimates_pull):
 
         def play(start: Params, pull: Pull) -> Phase[tuple[Central, FitResult]]:
-            return _played(spec, names, start, starts, pull, shrunk=shrunk)
+            return _played(spec, names, start, starts, pull, shrunk=True)
 
-        central, result = yield from components_of_some(spec, central, result, pull, play)
+        tried = central, result
+        if spec.estimates_pull and not (shrunk and pulled.all()):
+            # Sites may seem to have nothing in common, for want of a component that some of them have.
+            infinite = np.asarray(np.inf)
+            pull = pull._replace(penalty=infinite, noise_penalty=infinite, pulled=everyone(n_sites))
+            tried = yield from play(params, pull)
+        tried = yield from components_of_some(spec, *tried, pull, play)
+        if tried[1].held is not None:
+            central, result = tried
+            changed = {"penalty": pull.penalty, "noise_penalty": pull.noise_penalty, "local_only": ~pull.pulled}
+            path = path | changed if path else path
     result = result._replace(path=path)
     if spec.look and n_sites > 1 and not traits.pools_rows:
         result = yield from _looked(spec, central, result)
     if spec.wants_errors(central.params.theta.shape[-1]):
-        found = yield from standard_errors(spec, central, result.influence)
+        found = yield from standard_errors(spec, central, result.influence, result.held)
         result = result._replace(**found._asdict())
     return result
 
