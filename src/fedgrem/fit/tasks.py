@@ -400,5 +400,6 @@ TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "contrast": contrast,
 }
 """name -> function of the spec, the stacked rows and the mail."""
-AT_HOME = frozenset({"variation", "contrast"})
-"""Those of a sparse fit, which is several fits, and not played over a network yet."""
+AT_HOME = frozenset({"variation", "contrast", "birth", "hold"})
+"""Those of a sparse fit, which is several fits, and those about components that only some sites have, of which nobody
+knows beforehand how many there will be; not played over a network yet."""
