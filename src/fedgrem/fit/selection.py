@@ -13,14 +13,17 @@ holds m rows are no free ones: integrated out, q of them cost
 nothing where sites do not differ, and those of the center :math:`\tfrac q2\log\sum_k n_k / (1 + x_k)`. A site that is
 too far out to be one of the others pays for its own as above.
 
-A fit with fewer components is one with more of which some have weight 0, so that its parameters are not said to cost
-more than those of the next larger fit: off the true number sites scatter about centers that suit nobody, and the cost
-would fall again behind it. What a minority of odd sites has of its own does not count in this comparison either.
+A fit with fewer components is one with more of which some are left out, so that its parameters are not said to cost
+more than those of the next larger fit, less one component at the center of all: off the true number sites scatter about
+centers that suit nobody, and the cost would fall again behind it. What a minority of odd sites has of its own does not
+count in this comparison either.
 
 What the sites say is combined robustly: between two neighbouring numbers of components, every site has a lead per row,
 and the lead of the federation is a trimmed mean of these. A minority of sites can neither buy nor veto a component,
 whatever they report. From the same leads comes a standard error of every difference from the best, and of
 numbers that are not clearly worse the smallest is chosen.
+
+What fewer sites have in common than that is sought afterwards: :mod:`fedgrem.fit.some`.
 """
 
 from collections.abc import Sequence
@@ -66,6 +69,8 @@ class Tally(NamedTuple):
     rounds: int
     exchanges: int
     """Messages to every site that the fit took."""
+    component: int = 0
+    """Parameters of one component at the center."""
     center: Params | None = None
     """(R,), (R, q), (C, s) middle weights and center, in the units of the fit: where the next larger may begin."""
 
@@ -99,6 +104,9 @@ def tally(result: FitResult, *, pooled: bool = False, log_volume: Array | float 
         settled=result.converged,
         rounds=result.n_rounds,
         exchanges=exchanges,
+        component=sum(
+            block.size for block in _blocks(result, result.n_rows) if block.cost.shape == result.weights.shape
+        ),
         center=center_of(result),
     )
 
@@ -281,15 +289,31 @@ def criteria(tallies: Sequence[Tally], criterion: str = "bic") -> dict[str, Arra
 
 
 def _nested(tallies: list[Tally]) -> list[Tally]:
-    """The tallies, smallest first, with costs of parameters that never fall."""
+    """The tallies, smallest first, with costs of parameters that rise by a component at the center at the least."""
     kept = tallies[-1:]
     for one in reversed(tallies[:-1]):
-        after = kept[0]
-        if _cost(one) > _cost(after) and one.site_names == after.site_names:
-            counted = {name: getattr(after, name) for name in _Counted._fields}
+        fewer = kept[0]
+        for _ in range(fewer.n_components - one.n_components):
+            fewer = _without_one(fewer)
+        if _cost(one) > _cost(fewer) and one.site_names == fewer.site_names:
+            counted = {name: getattr(fewer, name) for name in _Counted._fields}
             one = one._replace(**counted)
         kept.insert(0, one)
     return kept
+
+
+def _without_one(one: Tally) -> Tally:
+    """What is left of the parameters of a fit without a component that sits at the center at all sites."""
+    if one.component == 0:
+        return one
+    each = 0.5 * np.log(np.maximum(one.n_rows, 1.0))
+    rows = max(1.0, float(capped_rows(one.n_rows).sum()))
+    return one._replace(
+        own=np.maximum(one.own - 1.0, 0.0),
+        own_cost=np.maximum(one.own_cost - each, 0.0),
+        shared=max(one.shared - one.component, 0),
+        shared_cost=max(one.shared_cost - 0.5 * one.component * np.log(rows), 0.0),
+    )
 
 
 def _cost(one: Tally) -> float:
