@@ -3,6 +3,10 @@
 Every seed draws ten sites of 150 rows in ten dimensions, of which ``--hostile`` are not like the others. One line per
 similarity h: how often each number was chosen, by BIC and, on the same fits, by ICL; how many curves of BIC zigzag,
 which is to rise and fall again by more than a standard error; fits and seconds per choice.
+
+With ``--minority 3``, three of the sites have a sixth Gaussian component. The last columns say how often a component
+near it was found at exactly these sites, with weights of 0 at all others; how often all honest sites were said to have
+those of the other five of which they have two rows; and how often there was anything else, at any honest site.
 """
 
 import argparse
@@ -15,12 +19,44 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from scipy.optimize import linear_sum_assignment
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
-from fedgrem.data.simulate import simulate
+from fedgrem.data.simulate import CENTERS, simulate
+from fedgrem.fit.selection import best_number
 from fedgrem.studies.runner import read_lines
 
 TRUE = 5
+SIXTH = np.array([-1.0, 3.0, -2.0, 1.0, 0.0, 2.0, -1.0, 1.0, 2.0, -1.0])
+"""Between 7 and 9 from the other five, which are between 5.6 and 9.3 from each other."""
+
+
+def draw(arguments, h, seed):
+    """One replication; with a minority, its first sites are drawn with one more component."""
+    plain = simulate(arguments.model, h=h, seed=seed, n_outliers=arguments.hostile)
+    if not arguments.minority:
+        return plain
+    more = simulate("gmm", h=h, seed=seed + 1000, centers=np.vstack([CENTERS, SIXTH]))
+    few = list(plain.rows)[: arguments.minority]
+    chosen = {name: more if name in few else plain for name in plain.rows}
+    rows, labels = ({name: getattr(one, what)[name] for name, one in chosen.items()} for what in ("rows", "labels"))
+    return plain._replace(rows=rows, labels=labels)
+
+
+def told_of_sites(arguments, model, simulation):
+    """Whether the sixth component was found where it is, whether all have the others, and whether anything else was."""
+    honest = simulation.honest
+    there = np.array([np.bincount(np.maximum(one, 0), minlength=TRUE)[:TRUE] > 1 for one in simulation.labels.values()])
+    has, few = model.weights_ > 0, np.arange(len(honest)) < arguments.minority
+    away = np.linalg.norm(np.vstack([CENTERS, SIXTH])[:, None] - model.center_, axis=-1)
+    places = linear_sum_assignment(away)[1] if len(model.center_) > TRUE else np.argmin(away, axis=1)
+    five, sixth = places[:TRUE], places[TRUE] if len(model.center_) > TRUE else None
+    others = np.setdiff1d(np.arange(len(model.center_)), places)
+    return {
+        "sixth": sixth is not None and bool((has[honest, sixth] == few[honest]).all()),
+        "five": bool((has[:, five] | ~there)[honest].all()),
+        "else": bool(has[np.ix_(honest, others)].any()),
+    }
 
 
 def zigzags(value, error):
@@ -31,7 +67,7 @@ def zigzags(value, error):
 
 def choose(arguments, h, seed):
     """One choice, and how it came about."""
-    simulation = simulate(arguments.model, h=h, seed=seed, n_outliers=arguments.hostile)
+    simulation = draw(arguments, h, seed)
     options = {"n_components": "auto", "random_state": seed}
     if arguments.penalty is not None:
         options["penalty"] = arguments.penalty
@@ -47,12 +83,13 @@ def choose(arguments, h, seed):
     return {
         "h": h,
         "seed": seed,
-        "bic": model.n_components_,
+        "bic": best_number(curve, "bic"),
         "icl": int(curve["n_components"][np.argmin(curve["icl"])]),
         "zigzags": zigzags(curve["bic"], curve["error"]),
         "fits": len(curve["bic"]),
         "exchanges": model.cost_["selection_exchanges"],
         "seconds": time.perf_counter() - begin,
+        **(told_of_sites(arguments, model, simulation) if arguments.model == "gmm" else {}),
     }
 
 
@@ -70,6 +107,7 @@ def main():
     parser.add_argument("--penalty", type=float, help="by default the model's own")
     parser.add_argument("--h", type=float, nargs="+", default=[0.0, 0.5, 1.0])
     parser.add_argument("--hostile", type=int, default=1)
+    parser.add_argument("--minority", type=int, default=0, help="sites that have a sixth component")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--out", type=Path, help="JSON lines, one per choice; what is there is not done again")
     arguments = parser.parse_args()
@@ -95,6 +133,9 @@ def main():
         "zigzags",
         "fits",
         "seconds",
+        "sixth",
+        "all have five",
+        "something else",
     ):
         table.add_column(name, justify="right")
     for h in arguments.h:
@@ -105,6 +146,7 @@ def main():
             cells += [f"{chosen.count(TRUE) / len(lines):.0%}", told(chosen)]
         cells.append(str(sum(line["zigzags"] for line in lines)))
         cells += [f"{np.median([line[key] for line in lines]):.3g}" for key in ("fits", "seconds")]
+        cells += [str(sum(line.get(key, False) for line in lines)) for key in ("sixth", "five", "else")]
         table.add_row(*cells)
     Console().print(table)
 

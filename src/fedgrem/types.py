@@ -159,6 +159,8 @@ class FitResult(NamedTuple):
     """(K, p) row weight of the cells that are there, by column, the response last."""
     common_weights: Array | None = None
     """(R,) that weights are shrunk to; None where they are each site's own."""
+    held: Array | None = None
+    """(K, R) which components a site has; None where all sites have all."""
     columns: Array | None = None
     """(q,) places of the columns that a sparse fit is about, in which components differ; None for all columns."""
     columns_stand_out: bool = True
@@ -174,6 +176,14 @@ def pick(params: Params, index: Any) -> Params:
     """The same entries of all arrays of a mixture."""
     found: Params = map_arrays(lambda leaf: leaf[index], params)
     return found
+
+
+def components_of(params: Params, which: Any) -> Params:
+    """Some components of a mixture ``(..., R)``; a noise that all share is theirs too."""
+    weights, theta, noise = params
+    if noise is not None and noise.shape[-2] == np.shape(weights)[-1]:
+        noise = np.asarray(noise)[..., which, :]
+    return Params(np.asarray(weights)[..., which], np.asarray(theta)[..., which, :], noise)
 
 
 def map_arrays(function: Callable[..., Any], message: Any, *others: Any) -> Any:

@@ -33,9 +33,7 @@ def tried(wanted, rows):
     search = Search(wanted, "bic", rows)
     while (number := search.next()) is not None:
         value = np.array([-100.0 * abs(number - 3)])
-        search.tallies.append(
-            Tally(number, ("big",), np.array([30.0]), value, np.zeros(1), np.zeros(1), 0, 0.0, True, 5, 8)
-        )
+        search.tallies.append(Tally(number, ("big",), np.array([30.0]), value, *[np.zeros(1)] * 3, 0, 0.0, True, 5, 8))
     return search
 
 

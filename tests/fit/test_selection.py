@@ -216,8 +216,9 @@ def made_up(n_components, value, n_rows, **changes):
         "log_likelihood": np.asarray(value, dtype=float), "entropy": np.zeros(n_sites),
         "own": np.full(n_sites, n_components - 1.0), "shared": n_components, "shared_cost": 3.0 * n_components,
         "settled": True, "rounds": 5, "exchanges": 8,
-    }  # fmt: skip
-    return Tally(n_components, **values | changes)
+    } | changes  # fmt: skip
+    cost = 0.5 * values["own"] * LOG(np.maximum(values["n_rows"], 1.0))
+    return Tally(n_components, **{"own_cost": cost} | values)
 
 
 HONEST = {1: -600.0, 2: -500.0, 3: -400.0, 4: -398.0, 5: -396.0}
@@ -257,6 +258,42 @@ def test_counts_of_parameters_never_fall_and_the_larger_fit_keeps_its_own():
         made_up(n, [-400.0] * 4, [150.0] * 4, own=np.full(4, own), shared=n) for n, own in counts.items()
     ])  # fmt: skip
     assert curve["n_parameters"].tolist() == [41.0, 123.0, 123.0, 180.0]
+
+
+def test_a_number_of_components_costs_at_least_a_component_at_the_center_less_than_the_next():
+    value = [-400.0] * 4
+    more = made_up(3, value, [150.0] * 4, own=np.full(4, 2.0), shared=9, shared_cost=30.0, component=3)
+    fewer = made_up(2, value, [150.0] * 4, own=np.full(4, 9.0), shared=0, shared_cost=0.0, component=3)
+    curve = criteria([fewer, more])
+    np.testing.assert_allclose(np.diff(curve["bic"]), 4 * LOG(150) + 3 * LOG(600))
+    assert curve["n_parameters"].tolist() == [4 * 1 + 6, 4 * 2 + 9]
+
+
+def test_sites_that_are_alike_pay_for_what_integrating_out_their_parameters_costs():
+    none, distance, between = np.zeros(()), np.full((3, 2), 1.0), np.array([0.1, 0.0])
+    n_rows, x = np.array([100.0, 50.0, 50.0]), np.array([5.0, 2.5, 2.5])[:, None] * [1.0, 0.0]
+    influence = Influence(
+        np.ones((3, 2)), np.stack([distance[:, 0] / x[:, 0], np.zeros(3)], axis=1), none, none, none, between
+    )
+    counted = tally(result(distance, influence=influence))
+    first = 1.5 * (np.log1p(x[:, 0]) + x[:, 0] / (1 + x[:, 0]))
+    # The second component of all three is too far out for one of sites that do not differ, and their own.
+    np.testing.assert_allclose(counted.own_cost, 0.5 * LOG(n_rows) * (1 + 3) + first)
+    np.testing.assert_allclose(counted.shared_cost, 1.5 * LOG((n_rows / (1 + x[:, 0])).sum()))
+
+
+def test_what_a_hostile_site_has_of_its_own_does_not_change_what_others_pay():
+    own = {2: np.full(9, 1.0), 3: np.append(np.full(8, 2.0), 300.0), 4: np.full(9, 3.0)}
+    curve = criteria([made_up(n, np.full(9, HONEST[n]), np.full(9, 150.0), own=o) for n, o in own.items()])
+    plain = criteria([made_up(n, np.full(9, HONEST[n]), np.full(9, 150.0)) for n in own])
+    np.testing.assert_allclose(curve["bic"], plain["bic"])
+
+
+def test_a_clear_lead_in_likelihood_is_not_given_up_for_a_smaller_number():
+    curve = {"n_components": np.arange(1, 3), "bic": np.array([50.0, 0.0]), "error": np.array([60.0, 0.0])}
+    dear = curve | {"log_likelihood": np.array([-400.0, 0.0]), "n_parameters": np.array([10, 150])}
+    flat = curve | {"log_likelihood": np.array([-60.0, 0.0]), "n_parameters": np.array([10, 30])}
+    assert (best_number(dear, "bic"), best_number(flat, "bic")) == (2, 1)
 
 
 def test_errors_are_those_of_the_differences_from_the_best():

@@ -41,7 +41,7 @@ OTHERS = [
 CHANGES = {
     "penalty": 0.5, "fallback": False, "max_rounds": 7, "tol": 0.0, "seed": 2**40, "missing": True, "score": True,
     "candidate": True, "look": False, "standard_errors": False, "columns": ("age", "body mass"), "n_components": 9,
-    "secure_sums": True, "ranges": ((-1.0, 1.0), (0.0, 120.0)),
+    "secure_sums": True, "some": True, "ranges": ((-1.0, 1.0), (0.0, 120.0)),
     "start": StartPlan(3, 4, 5, 6, "exhaustive", 0), "units": UnitsPlan(True, False, True, (0, 2), True),
 }  # fmt: skip
 

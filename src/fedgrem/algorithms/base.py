@@ -44,6 +44,8 @@ class Pull(NamedTuple):
     """() C of the mixture weights; 0 leaves every site its own."""
     estimated: bool = False
     """Whether the center rule finds how strongly to pull, and penalties only bound that."""
+    lacking: Array | None = None
+    """(K, R) which components a site lacks; None where all sites have all."""
 
 
 class Algorithm(Protocol):

@@ -20,6 +20,7 @@ from fedgrem.algorithms.base import (
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, EmpiricalBayes, Redescending, pool_weights
 from fedgrem.algorithms.centered import Centered, CenterRule
 from fedgrem.algorithms.extrapolation import Path, begin_path, extrapolate
+from fedgrem.algorithms.holders import FEWEST, by_holders, without_lacking
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, Pulled, weights_of
 from fedgrem.kernels.center import WHOLE, between_sites, capped_rows, row_norm, shrink
@@ -83,6 +84,8 @@ class State(NamedTuple):
     """(K, ..., R) how much each site is trusted; None likewise."""
     of_noise: tuple[Array, Array] | None = None
     """The same two of the noise."""
+    lacking: Array | None = None
+    """(K, R) which components a site lacks: it has no say in them; None where all sites have all."""
 
 
 class Toward(NamedTuple):
@@ -109,7 +112,7 @@ class Toward(NamedTuple):
     between: Array | None = None
     """(R,) the between-site variance in units of the noise; None where the penalty alone decides."""
     trust: Array | None = None
-    """(R,) in [0, 1], by which the pull on this site is multiplied; None likewise."""
+    """(R,) in [0, 1], by which the pull on this site is multiplied; None where it is 1."""
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,10 @@ class FedGrEM(Options):
             theta, about = (family.whiten(t, units) for t in (start.theta, center))
             between, trusted = between_sites(theta, self._rows(_along(n_rows, start.weights), start.weights), about)
             state = state._replace(between=between, trust=trusted)
+        if pull.lacking is not None:
+            trusted = np.ones(pull.lacking.shape) if state.trust is None else state.trust
+            own = (~pull.lacking).sum(axis=0) < FEWEST
+            state = state._replace(lacking=pull.lacking, trust=np.where(own, 0.0, trusted))
         common = None if self.pool_weights is False else middle_weights(start.weights)
         return Central(start, center, n_rows, noise, state, common)
 
@@ -298,8 +305,9 @@ class FedGrEM(Options):
         """What shrinks sites towards the center they were sent, between their steps; ``n_rows`` (c, ..., 1)."""
         within = toward.penalty[..., None] / np.sqrt(n_rows * self.share(weights))
         part: Array | float = WHOLE
-        if toward.between is not None and toward.trust is not None:
-            part = toward.trust / (1.0 + self._rows(n_rows, weights) * toward.between)
+        if toward.trust is not None:
+            apart = 0.0 if toward.between is None else self._rows(n_rows, weights) * toward.between
+            part = toward.trust / (1.0 + apart)
 
         def pull(theta: Array, step_scale: Array) -> Array:
             away = row_norm(family.whiten(theta - toward.center, units))
@@ -342,6 +350,8 @@ class FedGrEM(Options):
         share, n_rows = self.share(sent.weights), _along(central.n_rows, sent.weights)
         # A site that is fitted alone is not pulled, and its threshold of 0 gives it no say either.
         held, weight = n_rows * share, _along(state.counted * present, sent.weights) * share
+        if state.lacking is not None:
+            weight = np.where(state.lacking, 0.0, weight)
         within = _of_sites(penalty, state.pull.pulled)[..., None] / np.sqrt(held)
         if state.pull.estimated:
             rows = held / held.shape[-1]
@@ -349,13 +359,15 @@ class FedGrEM(Options):
         else:
             scale = _bounded(step_scale)
             scale = scale if everyone else np.where(_along(present, scale), scale, 1.0)
-            found = self.rule(theta, weight / scale, within * scale, held, start, present)
+            found = self._by_rule(state, theta, weight / scale, within * scale, held, start, present)
         shrunk, center = (family.unwhiten(t, units) for t in (found.shrunk, found.center))
         on_center = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         if units is not None:  # into the units of the noise and back is not exact: what is on the center stays on it
             shrunk = np.where(on_center, center, shrunk)
         noise, common, of_noise = self._shrink_noise(family, central, sent, present)
         weights, common_weights = sent.weights, central.weights
+        if state.lacking is not None:
+            weights = without_lacking(weights, state.lacking)
         if common_weights is not None and np.any(state.pull.weights_penalty):
             weights, common_weights = pool_weights(
                 self.rule, weights, common_weights, state.of_weights, central.n_rows, present
@@ -395,12 +407,31 @@ class FedGrEM(Options):
         """
         last = state.of_noise if noise else (state.between, state.trust)
         rule = self.center_rule
-        if state.played >= LIKENESS_ROUNDS and last is not None and isinstance(rule, EmpiricalBayes):
-            between, trusted = last
-            assert between is not None
-            assert trusted is not None
-            return rule.given(between, trusted, theta, weight, within, rows, start, present)
-        return rule(theta, weight, within, rows, start, present)
+        settled = state.played >= LIKENESS_ROUNDS and last is not None and isinstance(rule, EmpiricalBayes)
+
+        def of_some(sites: Any, components: Any, *estimates: Array) -> Centered:
+            if settled and last is not None and isinstance(rule, EmpiricalBayes):
+                between, trusted = last
+                assert between is not None
+                assert trusted is not None
+                return rule.given(between[..., components], trusted[sites][..., components], *estimates)
+            return rule(*estimates)
+
+        if state.lacking is None or theta.shape[-2] != state.lacking.shape[-1]:
+            return of_some(slice(None), slice(None), theta, weight, within, rows, start, present)
+        return by_holders(state.lacking, of_some, theta, weight, within, rows, start, present)
+
+    def _by_rule(
+        self, state: State, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
+    ) -> Centered:
+        """The center rule where thresholds are given."""
+        if state.lacking is None or theta.shape[-2] != state.lacking.shape[-1]:
+            return self.rule(theta, weight, threshold, held, start, present)
+
+        def of_some(sites: Array, components: Array, *estimates: Array) -> Centered:
+            return self.rule(*estimates)
+
+        return by_holders(state.lacking, of_some, theta, weight, threshold, held, start, present)
 
     @property
     def center_rule(self) -> CenterRule:
@@ -440,12 +471,14 @@ class FedGrEM(Options):
         share = self.share(sent.weights) if count > 1 else np.ones(away.shape[:-1])
         held = _along(central.n_rows, share) * share
         weight = _along(state.counted * present, share) * share
+        if state.lacking is not None and count == state.lacking.shape[-1]:
+            weight = np.where(state.lacking, 0.0, weight)
         threshold = _of_sites(penalty, state.pull.pulled)[..., None] / np.sqrt(held)
         start = family.relative_noise(central.noise, chart, width)
         if state.pull.estimated:
             found = self._by_likeness(state, True, away, weight, threshold, held / count, start, present)
         else:
-            found = self.rule(away, weight, threshold, held, start, present)
+            found = self._by_rule(state, away, weight, threshold, held, start, present)
         shrunk, center = (family.absolute_noise(a, chart, width) for a in (found.shrunk, found.center))
         shrunk = np.where((found.shrunk == found.center).all(axis=-1, keepdims=True), center, shrunk)
         known = None if found.between is None else (found.between, found.trust)

@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from fedgrem.algorithms.base import Algorithm, middle_weights, vanished
+from fedgrem.algorithms.holders import FEWEST, weights_of_holders
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table, check_federation, check_target, gather, gather_values
@@ -122,7 +123,7 @@ class BaseFederatedMixture(FittedMixture):
 
                 chosen, search = choose(self, federation, fitted, tell)
             smaller = None if search is None else search.smaller(search.best)
-            result = chosen._run(federation, engine, tell, smaller=smaller)
+            result = chosen._run(federation, engine, tell, smaller=smaller, some=search is not None)
         self._take_over(result, table.labels, search)
         return self
 
@@ -157,14 +158,17 @@ class BaseFederatedMixture(FittedMixture):
         *,
         candidate: bool = False,
         smaller: Params | None = None,
+        some: bool = False,
     ) -> FitResult:
         """One fit of a number of components; a candidate is only compared with others."""
         spec = self._spec(candidate=candidate)
-        spec = replace(spec, score=spec.score or smaller is not None, smaller=smaller)
+        spec = replace(spec, score=spec.score or smaller is not None, smaller=smaller, some=some)
         if spec.algorithm.picks_columns:
             if engine != IN_PROCESS:
                 raise InputError("center='sparse' is for fits in process as yet; leave engine out.")
             return run_sparse(spec, lambda one: InProcess(federation, one), on_progress)
+        if engine != IN_PROCESS or spec.ranges is not None:
+            spec = replace(spec, some=False)  # how many there are is not known to the sites' guards beforehand
         if engine != IN_PROCESS and spec.ranges is not None:
             raise InputError("a private fit runs in process, or over a network of sites; leave engine out.")
         if isinstance(engine, str) and engine != IN_PROCESS:
@@ -335,9 +339,15 @@ class BaseFederatedMixture(FittedMixture):
         self.n_components_ = int(result.weights.shape[1])
         self.weights_ = result.weights
         common = result.common_weights
+        if result.held is not None:
+            common = weights_of_holders(result.weights)
         self.center_weights_ = middle_weights(result.weights) if common is None else common
+        self.has_component_ = np.ones(result.weights.shape, dtype=bool) if result.held is None else result.held.copy()
         self.site_distance_ = result.distance
-        self.at_center_ = self.site_distance_ == 0.0
+        has = self.has_component_
+        self.at_center_ = (self.site_distance_ == 0.0) & has
+        if result.held is not None:
+            self.at_center_ &= has.sum(axis=0) >= FEWEST  # what fewer have has no center
         influence = result.influence
         self.site_threshold_ = np.broadcast_to(influence.threshold, result.weights.shape).copy()
         unknown = np.full(result.weights.shape[1], np.nan)
@@ -347,7 +357,7 @@ class BaseFederatedMixture(FittedMixture):
             unknown if influence.noise_between is None else np.array(influence.noise_between)
         )
         self.n_rows_ = result.n_rows
-        self.vanished_ = vanished(result.weights, result.n_rows)
+        self.vanished_ = vanished(result.weights, result.n_rows) & has
         self.n_rounds_ = result.n_rounds
         self.converged_ = result.converged
         self.unsettled_sites_ = np.array(result.unsettled, dtype=str)
@@ -462,6 +472,6 @@ class BaseFederatedMixture(FittedMixture):
         """Fitted arrays that have one entry per site, first."""
         names = (
             "weights_", f"{self._theta_name}_", "site_distance_", "at_center_", "site_threshold_", "n_rows_",
-            "vanished_", "site_gain_", "site_gain_se_", "local_only_",
+            "vanished_", "site_gain_", "site_gain_se_", "local_only_", "has_component_",
         )  # fmt: skip
         return names + tuple(name for name in ("covariances_", "intercept_", "noise_") if hasattr(self, name))

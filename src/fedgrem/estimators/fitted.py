@@ -19,7 +19,7 @@ from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.uncertainty import WithErrors
 from fedgrem.families.base import Family
-from fedgrem.types import Array, Params, map_arrays
+from fedgrem.types import Array, Params, components_of, map_arrays
 
 
 def misspelt(name: str, known: list[str]) -> str | None:
@@ -187,13 +187,14 @@ class FittedMixture(WithErrors, BaseEstimator):
         scaled = plan.apply(Federation((site,), columns), units, fitting=False).sites[0]
         rows = rows if plan.kept is None else rows[:, list(plan.kept)]
         stack = stack_sites([scaled], gaps=bool(np.isnan(rows).any()))
-        one: Params = map_arrays(lambda leaf: np.asarray(leaf)[None], params)
+        has = np.flatnonzero(params.weights > 0)  # what a site lacks has no row, however far that is from the others
+        one: Params = map_arrays(lambda leaf: leaf[None], components_of(params, has))
         with np.errstate(all="ignore"):
             share, value = self._family().row_scores(stack, one)
         order = scaled.ordered()
-        posterior, log_likelihood = np.empty((len(rows), share.shape[1])), np.empty(len(rows))
+        posterior, log_likelihood = np.zeros((len(rows), len(params.weights))), np.empty(len(rows))
         # The stack is padded at its end.
-        posterior[order], log_likelihood[order] = share[0].T[: len(rows)], value[0][: len(rows)]
+        posterior[np.ix_(order, has)], log_likelihood[order] = share[0].T[: len(rows)], value[0][: len(rows)]
         seen = ~np.isnan(rows if target is None else np.column_stack([rows, target]))
         return posterior, log_likelihood - self._log_volume(seen, None if units is None else units.scale)
 

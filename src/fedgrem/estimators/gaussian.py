@@ -27,7 +27,8 @@ class FederatedGaussianMixture(FederatedDensity):
     Parameters
     ----------
     n_components : int, range or list of int, or "auto", default=1
-        R, the same at every site, or several to choose from by ``criterion``; "auto" goes up from 1.
+        R, the same at every site; or several to choose from by ``criterion``, as what most sites have in common, and
+        then components that only some sites have may come on top; "auto" goes up from 1.
     covariance_type : {"tied", "full", "diag", "spherical", "identity"}, default="tied"
         One covariance matrix for all components of a site; one for each; variances only, per column or one for all; or
         none. Covariances are shrunk to a common one like the means, each site's as a whole.
@@ -85,6 +86,9 @@ class FederatedGaussianMixture(FederatedDensity):
         NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
     site_threshold_ : (K, R) the shrinkage threshold of each, in the same units
+    has_component_ : (K, R) which components a site has. With ``n_components`` to choose, some may lack some: their
+        weights there are exactly 0, and what stands there otherwise is the center's. A component of fewer than three
+        sites is their own and has no center: ``center_`` is their mean, and ``center_weights_`` 0
     vanished_ : (K, R) components of which a site holds less than one row; where a covariance is estimated, they begin
         again at the center
     n_rows_ : (K,) rows of each site, by their weights
@@ -98,7 +102,8 @@ class FederatedGaussianMixture(FederatedDensity):
     local_only_ : (K,) which sites got their own fit back
     informative_columns_ : (q,) with ``FedGrEM(center="sparse")``: places of the columns in which components differ,
         which are those that all of the above is about
-    n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
+    n_components_, selection_ : R, of all sites together, and where it was chosen the curve: columns by
+        ``n_components``, which are those that most sites have in common
     n_parameters_ : free parameters of the fit, as :meth:`bic` counts them
     site_verdict_ : (K,) "at the center", "similar", "own answer", "suspect", or "not judged" where there is no center
     site_evidence_ : dict of arrays, what the verdicts rest on; see docs/verdicts.md

@@ -20,10 +20,11 @@ from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, ShapeError
 from fedgrem.estimators.verdicts import PER_SITE, evidence, judge, log_volume, remembered, sightings
 from fedgrem.fit.conversation import Agreed, converse
-from fedgrem.fit.join import as_one_site, join
+from fedgrem.fit.join import as_one_site, join, kept
+from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.units import with_census
 from fedgrem.fit.verdicts import score
-from fedgrem.types import FitResult, map_arrays
+from fedgrem.types import Array, FitResult, Params, components_of, map_arrays
 
 if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
@@ -37,7 +38,7 @@ def fit_site(model: "BaseFederatedMixture", rows: Any, y: Any, name: Any, sample
     label = _check_name(model, name)
     _check_center(model)
     federation = _federation(model, rows, y, label, sample_weight)
-    result = _fit_one(model, federation, label)
+    result = _fit_what_it_has(model, federation, label)
     _append(model, result)
     if result.unsettled:
         warnings.warn(
@@ -101,9 +102,58 @@ def _federation(model: "BaseFederatedMixture", rows: Any, y: Any, name: str, sam
     )
 
 
-def _fit_one(model: "BaseFederatedMixture", federation: Federation, name: str) -> FitResult:
-    """A fit of this one site, in the units of the fit, as the rounds would have ended for it."""
-    center = model._params_of(None)
+def _fit_what_it_has(model: "BaseFederatedMixture", federation: Federation, name: str) -> FitResult:
+    """A fit with the components that sites share, without those of a few that this one does not miss."""
+    center, has = model._params_of(None), getattr(model, "has_component_", None)
+    if has is None or has.all():
+        return _fit_one(model, federation, name, center)[0]
+    shared, common = np.flatnonzero(center.weights > 0), has.all(axis=0)
+    result, spec, agreed = _fit_one(model, federation, name, center, shared)
+    price = np.where(common[shared], -np.inf, 0.5 * np.log(result.n_rows[0]))
+    found = Params(result.weights, result.theta, result.noise)
+    held, _ = converse(kept(found, price, agreed), InProcess(federation, spec))
+    if not held.all():
+        shared = shared[held]
+        result, _, _ = _fit_one(model, federation, name, center, shared)
+    return _among_all(result, center, shared)
+
+
+def _among_all(result: FitResult, center: Params, shared: Array) -> FitResult:
+    """A fit of some components as one of all: what the site lacks is at the center, with a weight of 0."""
+
+    def spread(leaf: Array, otherwise: Array | float) -> Array:
+        whole = np.broadcast_to(otherwise, (1, len(center.weights), *leaf.shape[2:])).copy()
+        whole[:, shared] = leaf
+        return whole
+
+    influence, noise, between = result.influence, result.noise, result.influence.between
+    if between is not None:
+        between = spread(between[None], 0.0)[0]
+    if noise is not None and center.noise is not None and len(center.noise) > 1:
+        noise = spread(noise, center.noise)
+    return result._replace(
+        weights=spread(result.weights, 0.0),
+        theta=spread(result.theta, center.theta),
+        center=center.theta,
+        noise=noise,
+        center_noise=center.noise,
+        distance=spread(result.distance, 0.0),
+        influence=influence._replace(
+            weight=spread(influence.weight, 0.0), threshold=spread(influence.threshold, 0.0), between=between
+        ),
+        held=np.isin(np.arange(len(center.weights)), shared)[None],
+    )
+
+
+def _fit_one(
+    model: "BaseFederatedMixture", federation: Federation, name: str, center: Params, shared: Array | None = None
+) -> tuple[FitResult, FitSpec, Agreed]:
+    """A fit of this one site, in the units of the fit, as the rounds would have ended for it; with some components."""
+    between, noise_between = model.between_site_variance_, model.noise_between_site_variance_
+    if shared is not None:
+        if len(noise_between) == len(center.weights) > 1:
+            noise_between = noise_between[shared]
+        center, between = components_of(center, shared), between[shared]
     algorithm: Any = as_algorithm(model.algorithm)
     pulls = algorithm.traits.pulls
     size = 0 if center.noise is None else center.noise.shape[-1]
@@ -113,11 +163,13 @@ def _fit_one(model: "BaseFederatedMixture", federation: Federation, name: str) -
     weights_penalty = float(full_penalty(model.weights_penalty_, len(center.weights) - 1.0, n_sites)) if pulls else 0.0
     steps = replace(algorithm, batch=1.0, sites=1.0) if pulls else FedGrEM()
     steps = replace(steps, step_weights="current", local_steps=max(steps.local_steps, 10))
-    between = model.between_site_variance_ if np.isfinite(model.between_site_variance_).all() else None
-    noise_between = None if between is None or center.noise is None else model.noise_between_site_variance_
-    frozen = FrozenCenter(steps, center, penalty, noise_penalty, weights_penalty, between, noise_between)
+    known = bool(np.isfinite(between).all())
+    frozen = FrozenCenter(
+        steps, center, penalty, noise_penalty, weights_penalty, between if known else None,
+        noise_between if known and center.noise is not None else None,
+    )  # fmt: skip
     chosen = copy.copy(model)
-    chosen.n_components = model.n_components_
+    chosen.n_components = len(center.weights)
     spec = as_one_site(chosen._spec(), frozen, max(float(model.tol), LEAST_TOL))
     spec = replace(spec, units=model._fitted_plan())
     census = spec.units.of_kept(take_census(federation.sites[0]))
@@ -127,7 +179,7 @@ def _fit_one(model: "BaseFederatedMixture", federation: Federation, name: str) -
     units = model._fit_units()
     location, scale = (None, None) if units is None else units
     whole: Census = map_arrays(lambda leaf: np.asarray(leaf)[None], census)
-    return with_census(result._replace(location=location, scale=scale), whole, constant[None])
+    return with_census(result._replace(location=location, scale=scale), whole, constant[None]), spec, agreed
 
 
 def _append(model: "BaseFederatedMixture", result: FitResult) -> None:
@@ -140,6 +192,7 @@ def _append(model: "BaseFederatedMixture", result: FitResult) -> None:
     alone = copy.copy(model)
     alone._expose(result)
     alone._expose_theta(result)
+    alone.at_center_ = (alone.site_distance_ == 0.0) & alone.has_component_  # it has none that is its own
     for attribute in model._per_site():
         setattr(model, attribute, np.concatenate([getattr(model, attribute), getattr(alone, attribute)]))
     for attribute in ("weights_se_", f"{model._theta_name}_se_", "intercept_se_"):

@@ -192,9 +192,10 @@ class FederatedTableMixture(FederatedDensity):
         *,
         candidate: bool = False,
         smaller: Params | None = None,
+        some: bool = False,
     ) -> FitResult:
         self._agreed = federation.types
-        return super()._run(federation, engine, on_progress, candidate=candidate, smaller=smaller)
+        return super()._run(federation, engine, on_progress, candidate=candidate, smaller=smaller, some=some)
 
     def _spec(self, *, candidate: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
         if columns is not None:  # over a network, where the sites' values are not seen

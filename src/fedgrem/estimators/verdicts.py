@@ -78,7 +78,14 @@ def sightings(result: FitResult, *, has_target: bool) -> Sightings:
     own, center = result.look["log_likelihood"], result.look["at_center"]
     fitted = result.n_rows * np.sum(result.weights * result.distance**2, axis=1)
     noise = 0 if result.noise is None else result.noise[0].size
-    degrees = float(result.theta[0].size + noise)
+    # Where sites have different components, those that most of them have.
+    count = result.theta.shape[1] if result.held is None else float(np.median(result.held.sum(axis=1)))
+    noise = (
+        noise
+        if noise == 0 or result.noise is None or result.noise.shape[1] == 1
+        else noise / result.theta.shape[1] * count
+    )
+    degrees = float(count * result.theta.shape[2] + noise)
     return Sightings(
         result.n_rows, cells, own, 2.0 * (own - center), fitted, degrees, np.asarray((result.seen > 0).all(axis=1))
     )

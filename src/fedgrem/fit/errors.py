@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import vanished
+from fedgrem.algorithms.holders import FEWEST
 from fedgrem.families.base import LEAST_SHARE, Family
 from fedgrem.fit.conversation import Ask, Phase, Progress
 from fedgrem.fit.spec import FitSpec
@@ -43,8 +44,10 @@ class Uncertainty(NamedTuple):
     """(R, q, q)"""
 
 
-def standard_errors(spec: FitSpec, central: Central, influence: Influence) -> Phase[Uncertainty]:
-    """One exchange at the end of a fit."""
+def standard_errors(
+    spec: FitSpec, central: Central, influence: Influence, held: Array | None = None
+) -> Phase[Uncertainty]:
+    """One exchange at the end of a fit; ``held`` (K, R) where sites have different components."""
     told = Progress("standard errors", spec.max_rounds, spec.max_rounds, float("nan"))
     replies = yield Ask("information", central.params, told, optional=True)
     answer: Information = replies.mail
@@ -52,11 +55,18 @@ def standard_errors(spec: FitSpec, central: Central, influence: Influence) -> Ph
     if traits.pools_rows:
         return _of_pooled_rows(central, answer.packed)
     shares = traits.sharing != "none" or len(central.n_rows) == 1
-    return uncertainty(spec.family, central, influence, answer.packed, shares=shares)
+    common = None if held is None else held.sum(axis=0) >= FEWEST
+    return uncertainty(spec.family, central, influence, answer.packed, shares=shares, common=common)
 
 
 def uncertainty(
-    family: Family, central: Central, influence: Influence, packed: Array, *, shares: bool = True
+    family: Family,
+    central: Central,
+    influence: Influence,
+    packed: Array,
+    *,
+    shares: bool = True,
+    common: Array | None = None,
 ) -> Uncertainty:
     """Standard errors from what the sites answered, lower triangles ``(K, d (d + 1) / 2)``.
 
@@ -68,6 +78,8 @@ def uncertainty(
     shared = (central.params.theta == central.center).all(axis=-1) & ~gone
     if not shares:
         shared[:] = False
+    if common is not None:  # (R,) which components have a center
+        shared &= common
     information = symmetric(packed)
     parts = zip(information, central.params.weights, central.n_rows, gone, strict=True)
     sites = [_Site(matrix, w, float(n), g) for matrix, w, n, g in parts]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedgrem.algorithms.base import Pull, middle_weights
+from fedgrem.algorithms.holders import FEWEST, weights_to_look_from, without_lacking
 from fedgrem.fit.conversation import Ask, Engine, Phase, Progress, converse, everyone, with_agreement
 from fedgrem.fit.errors import standard_errors
 from fedgrem.fit.few_rows import has_enough, knows_weights, lean_on_others
@@ -12,12 +13,13 @@ from fedgrem.fit.penalty import choose_penalty
 from fedgrem.fit.private import private_fit
 from fedgrem.fit.rounds import play_rounds, result_of
 from fedgrem.fit.selection import center_of, leads
+from fedgrem.fit.some import components_of_some
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import Starts, find_starts, grown
 from fedgrem.fit.sums import Circle, secure_fit
 from fedgrem.fit.tasks import Score
 from fedgrem.fit.units import common_units, with_census
-from fedgrem.types import Array, Central, FitResult, Params, map_arrays
+from fedgrem.types import Central, FitResult, Params, map_arrays
 
 
 def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
@@ -63,11 +65,27 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
         other = yield from _played(spec, names, start, starts, pull, shrunk=shrunk)
         if leads(other[1], result, pooled=traits.pools_rows):
             central, result = other
+    if spec.some and n_sites >= FEWEST and (shrunk or spec.estimates_pull):
+
+        def play(start: Params, pull: Pull) -> Phase[tuple[Central, FitResult]]:
+            return _played(spec, names, start, starts, pull, shrunk=True)
+
+        tried = central, result
+        if spec.estimates_pull and not (shrunk and pulled.all()):
+            # Sites may seem to have nothing in common, for want of a component that some of them have.
+            infinite = np.asarray(np.inf)
+            pull = pull._replace(penalty=infinite, noise_penalty=infinite, pulled=everyone(n_sites))
+            tried = yield from play(params, pull)
+        tried = yield from components_of_some(spec, *tried, pull, play)
+        if tried[1].held is not None:
+            central, result = tried
+            changed = {"penalty": pull.penalty, "noise_penalty": pull.noise_penalty, "local_only": ~pull.pulled}
+            path = path | changed if path else path
     result = result._replace(path=path)
     if spec.look and n_sites > 1 and not traits.pools_rows:
         result = yield from _looked(spec, central, result)
     if spec.wants_errors(central.params.theta.shape[-1]):
-        found = yield from standard_errors(spec, central, result.influence)
+        found = yield from standard_errors(spec, central, result.influence, result.held)
         result = result._replace(**found._asdict())
     return result
 
@@ -79,7 +97,7 @@ def _played(
     central = spec.algorithm.begin(spec.family, start, found.n_rows, pull)
     leans = shrunk and spec.algorithm.pool_weights is not False  # else every site has its own weights, as in the paper
     played = yield from play_rounds(spec, central, names)
-    central = _leaning(spec, played.central, pull.pulled) if leans else played.central
+    central = _leaning(spec, played.central, pull) if leans else played.central
     common = None if central.weights is None or not np.any(pull.weights_penalty) else np.array(central.weights)
     result = result_of(spec.family, names, played._replace(central=central), found.choice, common_weights=common)
     if spec.score:
@@ -87,12 +105,13 @@ def _played(
     return central, result
 
 
-def _leaning(spec: FitSpec, central: Central, pulled: Array) -> Central:
+def _leaning(spec: FitSpec, central: Central, pull: Pull) -> Central:
     """The weights of sites of few rows shrunk to the others', unless they are fitted alone."""
-    enough = knows_weights(spec.family, central.params, central.n_rows) | ~pulled
-    return central._replace(
-        params=central.params._replace(weights=lean_on_others(central.params.weights, central.n_rows, enough))
-    )
+    enough = knows_weights(spec.family, central.params, central.n_rows) | ~pull.pulled
+    weights = lean_on_others(central.params.weights, central.n_rows, enough)
+    if pull.lacking is not None:
+        weights = without_lacking(weights, pull.lacking)
+    return central._replace(params=central.params._replace(weights=weights))
 
 
 def _scored(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResult]:
@@ -107,6 +126,8 @@ def _looked(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResu
     """Ask every site for a look from the center; NaN where a site did not answer."""
     center = Params(middle_weights(central.params.weights), central.center, central.noise)
     sent = map_arrays(lambda leaf: np.broadcast_to(leaf, (len(result.site_names), *leaf.shape)), center)
+    if result.held is not None:
+        sent = sent._replace(weights=weights_to_look_from(central.params.weights))
     told = Progress("look", result.n_rounds, spec.max_rounds, float("nan"))
     replies = yield Ask("look", sent, told, optional=True)
     return result._replace(look=replies.mail.found())

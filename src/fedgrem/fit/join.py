@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedgrem.algorithms.base import Pull, full_penalty
+from fedgrem.fit.births import Prices
 from fedgrem.fit.conversation import Agreed, Ask, Phase, everyone, with_agreement
 from fedgrem.fit.em import LARGEST_PENALTY, Prior, objective
 from fedgrem.fit.rounds import Played, play_rounds, result_of
@@ -48,6 +49,17 @@ def _join(spec: FitSpec, name: str, center: Params) -> Phase[FitResult]:
     looked = yield Ask("look", one)
     history = {"log_likelihood": np.array([[log_likelihood]]), "movement": played.history["movement"][-1:]}
     return result_of(family, (name,), played, np.array([choice]), history=history, look=looked.mail.found())
+
+
+def kept(params: Params, price: Array, agreed: Agreed) -> Phase[Array]:
+    """Which components ``(1, R)`` are worth their price ``(R,)`` to the one site."""
+    return (yield from with_agreement(_kept(params, price), agreed))
+
+
+def _kept(params: Params, price: Array) -> Phase[Array]:
+    replies = yield Ask("hold", Prices(params, price[None]))
+    held: Array = replies.mail.weights[0] > 0
+    return held
 
 
 def as_one_site(spec: FitSpec, algorithm: Any, tol: float) -> FitSpec:

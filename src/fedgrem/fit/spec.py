@@ -85,6 +85,8 @@ class FitSpec:
     """Whether sites are asked at the end how well the fit explains their rows."""
     candidate: bool = False
     """Whether the fit is only compared with others by its score: no penalty is chosen, and nobody looks around."""
+    some: bool = False
+    """Whether to look for components that only some sites have, once a fit is settled."""
     look: bool = True
     """Whether sites take a last look from the center after the rounds, for the verdicts."""
     standard_errors: bool | None = None

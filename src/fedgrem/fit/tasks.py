@@ -12,6 +12,7 @@ from scipy.special import entr
 
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import weights_of
+from fedgrem.fit.births import birth, hold
 from fedgrem.fit.em import Prior, em, first_best, take
 from fedgrem.fit.spec import FitSpec
 from fedgrem.types import Array, Broadcast, Params, Sums, Upload, map_arrays
@@ -390,6 +391,8 @@ TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "path_score": path_score,
     "weights_score": path_score,
     "step": step,
+    "birth": birth,
+    "hold": hold,
     "score": score,
     "look": look,
     "information": information,
@@ -397,5 +400,6 @@ TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "contrast": contrast,
 }
 """name -> function of the spec, the stacked rows and the mail."""
-AT_HOME = frozenset({"variation", "contrast"})
-"""Those of a sparse fit, which is several fits, and not played over a network yet."""
+AT_HOME = frozenset({"variation", "contrast", "birth", "hold"})
+"""Those of a sparse fit, which is several fits, and those about components that only some sites have, of which nobody
+knows beforehand how many there will be; not played over a network yet."""

@@ -24,6 +24,7 @@ from fedgrem.plots.axes import (
 )
 from fedgrem.report.attributes import (
     check_fitted,
+    has_component,
     own_distance,
     parameter_names,
     parameter_units,
@@ -63,7 +64,7 @@ def plot_sites(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     ax = own_axes(ax, (6.4, 5.2))
     suspect = suspect_sites(model)
     centers, points, labels = _projected(model)
-    own = ~model.at_center_ & ~suspect[:, None]
+    own = ~model.at_center_ & has_component(model) & ~suspect[:, None]
     for r, center in enumerate(centers):
         look = look_of(r)
         dots(ax, center, s=420, alpha=0.35, linewidths=0, zorder=1, **look)
@@ -215,7 +216,7 @@ def plot_distances(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     # The square root keeps honest sites apart beside a hostile one that is ten times as far out.
     norm = PowerNorm(0.5, 0.0, float(distance.max()) or 1.0)
     image = ax.imshow(distance, aspect="auto", cmap="cividis", norm=norm)
-    dots(ax, np.argwhere(distance == 0.0)[:, ::-1], s=9, color="white")
+    dots(ax, np.argwhere(model.at_center_[order])[:, ::-1], s=9, color="white")
     figure: Any = ax.figure
     figure.colorbar(image, ax=ax, label="distance from the center (dot: at it)").outline.set_visible(False)
     site_ticks(ax, model, order)
@@ -246,7 +247,7 @@ def plot_thresholds(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes
     ax.plot(own, places, linestyle="none", marker="x", markersize=5, color="black", label="its own rows", zorder=3)
     for r, values in enumerate(distance.T):
         ax.scatter(values[values > 0], places[values > 0], s=26, linewidths=0, zorder=3, **look_of(r))
-    _count_at_center(ax, (distance == 0.0).sum(axis=1))
+    _count_at_center(ax, model.at_center_[order].sum(axis=1))
     ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0.0)), np.square))
     ticks = _root_ticks(end)
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -9,6 +9,7 @@ from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.estimators.table import FederatedTableMixture
+from fedgrem.fit.selection import best_number
 from fedgrem.fit.verdicts import SUSPECT
 from fedgrem.types import Array
 
@@ -163,6 +164,11 @@ def center_line(model: BaseFederatedMixture, name: str) -> Array | None:
     return values
 
 
+def has_component(model: BaseFederatedMixture) -> Array:
+    """Which components a site has, ``(K, R)``; all, in models that were saved before some could lack some."""
+    return np.asarray(getattr(model, "has_component_", np.ones(model.weights_.shape, dtype=bool)))
+
+
 def suspect_beyond(model: BaseFederatedMixture) -> Array:
     """How far out each site's own answer may be before the site is suspect, ``(K,)``; infinity where nobody judges.
 
@@ -198,4 +204,5 @@ def selection_of(model: BaseFederatedMixture) -> dict[str, Any] | None:
         name: [None if isinstance(v, float) and not np.isfinite(v) else v for v in column.tolist()]
         for name, column in curve.items()
     }
-    return {"criterion": model.criterion, "chosen": int(model.n_components_)} | plain
+    chosen = int(model.n_components_) if has_component(model).all() else best_number(curve, model.criterion)
+    return {"criterion": model.criterion, "chosen": chosen} | plain

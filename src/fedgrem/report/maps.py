@@ -106,8 +106,13 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     away = model.site_distance_[model.site_distance_ > 0]
     digits = max(0, decimals_for([0.0, float(np.median(away))]) - 1) if len(away) else 1
 
-    def distance(value: float, scale: float, vanished: bool) -> Cell:
+    def distance(site: SiteSummary, r: int, scale: float) -> Cell:
         """Shaded by how much of the limit it takes up; a dot at the center, an empty one for want of rows."""
+        value, vanished = site.distance[r], r in site.vanished
+        if r in site.lacking:
+            return Cell("-", "quiet", "the site does not have this component")
+        if r in site.own:
+            return Cell("own", "", "too few sites have this component for a center")
         if value == 0.0:
             return Cell("◦", "z", "next to no rows of this component") if vanished else Cell("•", "z")
         far = judged and value > scale
@@ -121,7 +126,7 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
         return {
             "site": site,
             "rows": f"{site.n_rows:,.12g}",
-            "distances": [distance(value, scale, r in site.vanished) for r, value in enumerate(site.distance)],
+            "distances": [distance(site, r, scale) for r in range(len(site.distance))],
             "pull": least if least == greatest else f"{least} to {greatest}",
             "own": Cell(fixed(own, digits), "far" if own > limit else ""),
             "limit": fixed(limit, digits),
@@ -187,9 +192,9 @@ def deviations(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     own = [
         (site, place[site.name])
         for site in summary.oddest_first
-        if site.n_at_center < summary.n_components or spreads.size[place[site.name]].any()
+        if site.farthest > 0.0 or spreads.size[place[site.name]].any()
     ]
-    opened = [_deviation(site, k, model.at_center_[k], away, spreads) for site, k in own[:MOST_OPENED]]
+    opened = [_deviation(site, k, model.site_distance_[k] == 0.0, away, spreads) for site, k in own[:MOST_OPENED]]
     return {"opened": opened, "n_more": len(own) - len(opened)}
 
 

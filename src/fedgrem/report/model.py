@@ -34,7 +34,7 @@ from fedgrem.report.maps import center_map, deviations, site_map
 from fedgrem.report.page import environment, picture, render
 from fedgrem.report.summary import NO_CENTER, Summary, flatness, selection_cell, summarize
 from fedgrem.report.text import capital
-from fedgrem.report.words import agreement, gain_line, headline, settling, suspicion, vanishing
+from fedgrem.report.words import agreement, gain_line, headline, settling, suspicion, those_of_some, vanishing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -188,8 +188,8 @@ def _sites(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     if n_sites > 1:
         height = 1.7 + 0.25 * min(n_sites, MOST_ROWS)
         drawn = drawing(partial(plot_thresholds, model), height, "Distances and their limits")
-    gone = vanishing(summary, MOST_VANISHED)
-    return site_map(model, summary) | {"in_noise": measured_in_noise(model), "vanishing": gone, "picture": drawn}
+    told = {"vanishing": vanishing(summary, MOST_VANISHED), "of_some": those_of_some(summary, MOST_VANISHED)}
+    return site_map(model, summary) | {"in_noise": measured_in_noise(model), "picture": drawn} | told
 
 
 def _penalty(model: BaseFederatedMixture) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgrem.algorithms.holders import FEWEST
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.estimators.table import FederatedTableMixture
 from fedgrem.fit.verdicts import FALSE_ALARM, SUSPECT
@@ -12,6 +13,7 @@ from fedgrem.report.attributes import (
     algorithm_name,
     center_line,
     check_fitted,
+    has_component,
     kind,
     parameter_names,
     parameter_units,
@@ -23,7 +25,7 @@ from fedgrem.report.attributes import (
     traits,
 )
 from fedgrem.report.text import capital, count, largest, listed, most_telling, n_cells, paragraph, short, text_table
-from fedgrem.report.words import agreement, suspicion, vanishing
+from fedgrem.report.words import agreement, suspicion, those_of_some, vanishing
 
 MOST_SITES = 20
 MOST_PARAMETERS = 20
@@ -55,6 +57,10 @@ class SiteSummary(NamedTuple):
     settled: bool
     vanished: tuple[int, ...] = ()
     """Components of which it holds less than one row."""
+    lacking: tuple[int, ...] = ()
+    """Components that only other sites have."""
+    own: tuple[int, ...] = ()
+    """Components that too few sites have for a center."""
 
     @property
     def suspect(self) -> bool:
@@ -129,7 +135,7 @@ class Summary(NamedTuple):
         plain = self._asdict() | {"n_sites": len(self.sites), "sites": [site._asdict() for site in self.sites]}
         for site in plain["sites"]:
             site["evidence"] = {key: _in_json(value) for key, value in site["evidence"].items()}
-            site["vanished"] = list(site["vanished"])
+            site |= {key: list(site[key]) for key in ("vanished", "lacking", "own")}
         plain["notes"] = list(self.notes)
         return plain | {key: _in_json(plain[key]) for key in ("penalty", "suspect_beyond")}
 
@@ -154,7 +160,8 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     ['site-10']
     """
     check_fitted(model)
-    unsettled = set(model.unsettled_sites_.tolist())
+    unsettled, has = set(model.unsettled_sites_.tolist()), has_component(model)
+    own = (has.sum(axis=0) < FEWEST) & ~has.all(axis=0)
     errors, intercept, noise = model.center_se_, center_line(model, "intercept"), center_line(model, "noise")
     of_intercept = None if intercept is None else getattr(model, "center_intercept_se_", None)
     sites = [
@@ -169,6 +176,8 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             evidence={key: float(value[k]) for key, value in model.site_evidence_.items() if np.ndim(value)},
             settled=str(name) not in unsettled,
             vanished=tuple(np.flatnonzero(model.vanished_[k]).tolist()),
+            lacking=tuple(np.flatnonzero(~has[k]).tolist()),
+            own=tuple(np.flatnonzero(has[k] & own).tolist()),
         )
         for k, name in enumerate(model.site_names_)
     ]
@@ -229,7 +238,7 @@ def html_summary(model: BaseFederatedMixture) -> str:
 def text_of(summary: Summary, width: int = 80, most_sites: int = MOST_SITES) -> str:
     """A headline, the centers, the sites and what to make of them, as plain text."""
     parts = [_headline(summary), _center_lines(summary, width), _profile_lines(summary)]
-    parts += [_site_lines(summary, width, most_sites), _sentences(summary)]
+    parts += [_site_lines(summary, width, most_sites), _matrix_lines(summary, width, most_sites), _sentences(summary)]
     parts = [part for part in parts if part]
     return "\n\n".join(
         "\n".join(line if "\n" in line else paragraph(line, width) for line in part if line) for part in parts
@@ -354,8 +363,33 @@ def _site_lines(summary: Summary, width: int, most_sites: int) -> list[str]:
     ]
 
 
+def _matrix_lines(summary: Summary, width: int, most_sites: int) -> list[str]:
+    """Sites by components, with the weights; nothing where all sites have all components."""
+    if not any(site.lacking for site in summary.sites):
+        return []
+    sites = sorted(summary.sites, key=lambda site: site.lacking)[:most_sites]
+    names = min(24, max(4, *(n_cells(site.name) for site in sites)))
+    total = len(summary.center_weights)
+    # The components that only some have first, and in their order what the line has room for.
+    wanted = sorted(range(total), key=lambda r: -sum(r in site.lacking for site in summary.sites))
+    shown = sorted(wanted[: max(1, (width - names - 2) // 6)])
+    rows = [[short(site.name, names), *(_held(site, r) for r in shown)] for site in sites]
+    return [
+        "Which site has which component, with its weight (-: it has not; *: its own, with no center)\n"
+        + text_table(["site", *map(str, shown)], rows),
+        _more(len(summary.sites), len(sites), "site", "that lack the fewest"),
+        _more(total, len(shown), "component", "that the most sites lack"),
+    ]
+
+
+def _held(site: SiteSummary, component: int) -> str:
+    if component in site.lacking:
+        return "-"
+    return _share(site.weights[component]) + "*" * (component in site.own)
+
+
 def _site_cells(site: SiteSummary, summary: Summary, width: int = 24) -> list[str]:
-    at_center = f"{site.n_at_center}/{summary.n_components}"
+    at_center = f"{site.n_at_center}/{summary.n_components - len(site.lacking)}"
     return [short(site.name, width), site.verdict, f"{site.n_rows:.6g}", at_center, _number(site.farthest)]
 
 
@@ -364,7 +398,7 @@ def _sentences(summary: Summary) -> list[str]:
     told += [str(suspicion(summary))] if len(summary.sites) > 1 else []
     more = len(summary.notes) - MOST_NOTES
     notes = [*summary.notes[:MOST_NOTES], *([f"And {more} notes more on columns."] if more > 0 else [])]
-    return [*told, vanishing(summary, MOST_VANISHED), *notes]
+    return [*told, those_of_some(summary, MOST_VANISHED), vanishing(summary, MOST_VANISHED), *notes]
 
 
 def _more_sites(summary: Summary, n_shown: int) -> str:

@@ -144,6 +144,27 @@ def vanishing(summary: Summary, most: int) -> str:
     return " ".join(sentences)
 
 
+def those_of_some(summary: Summary, most: int) -> str:
+    """Which components only some sites have, and who; empty where all sites have all.
+
+    Parameters
+    ----------
+    summary : of the model.
+    most : how many sites to name for a component; the others are counted.
+    """
+    told = []
+    for r in range(summary.n_components):
+        has = [site.name for site in summary.sites if r not in site.lacking]
+        if len(has) == len(summary.sites):
+            continue
+        more = [count(len(has) - most, "more site")] if len(has) > most else []
+        who = _all_of(has[:most] + more)
+        own = any(r in site.own for site in summary.sites)
+        few = f"{who}'s own, and has no center" if own and len(has) == 1 else f"that of {who} alone"
+        told.append(f"Component {r} is {few}.")
+    return " ".join(told)
+
+
 def _all_of(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 

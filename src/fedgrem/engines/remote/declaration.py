@@ -102,6 +102,11 @@ def check_over_network(spec: FitSpec) -> None:
         )
     if spec.ranges is not None and spec.columns is None:
         raise InputError(UNNAMED)
+    if spec.some:
+        raise InputError(
+            "components that only some sites have are looked for in one process only as yet: how many there will be is "
+            "not known beforehand, and no site answers what was not declared. Fit in process, or give n_components."
+        )
     if spec.given is not None:
         raise InputError("starts cannot be given to a fit over a network yet; leave them out, or fit in process.")
 
