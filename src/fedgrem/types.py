@@ -159,6 +159,8 @@ class FitResult(NamedTuple):
     """(K, p) row weight of the cells that are there, by column, the response last."""
     common_weights: Array | None = None
     """(R,) that weights are shrunk to; None where they are each site's own."""
+    held_down: Array | None = None
+    """(K,) the share of a site's rows that does not count, as these are of no component; None where all rows do."""
     columns: Array | None = None
     """(q,) places of the columns that a sparse fit is about, in which components differ; None for all columns."""
     columns_stand_out: bool = True

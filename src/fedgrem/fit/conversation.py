@@ -84,6 +84,7 @@ class Cost:
         ("columns", ("variation", "contrast")),
         ("start", ("size", "start", "compare", "joint_start", "network_start", "network_match")),
         ("penalty", ("path_step", "path_score", "weights_score")),
+        ("held_down", ("held_down",)),
         ("look", ("look",)),
         ("information", ("information",)),
         ("score", ("score",)),

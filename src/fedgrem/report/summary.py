@@ -16,6 +16,8 @@ from fedgrem.report.attributes import (
     parameter_names,
     parameter_units,
     pull_words,
+    robust_notes,
+    rows_held_down,
     selection_of,
     sharing,
     sparse_notes,
@@ -55,6 +57,8 @@ class SiteSummary(NamedTuple):
     settled: bool
     vanished: tuple[int, ...] = ()
     """Components of which it holds less than one row."""
+    held_down: float | None = None
+    """The share of its rows that does not count, being of no component; None where it did not say."""
 
     @property
     def suspect(self) -> bool:
@@ -155,6 +159,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     """
     check_fitted(model)
     unsettled = set(model.unsettled_sites_.tolist())
+    held_down = rows_held_down(model)
     errors, intercept, noise = model.center_se_, center_line(model, "intercept"), center_line(model, "noise")
     of_intercept = None if intercept is None else getattr(model, "center_intercept_se_", None)
     sites = [
@@ -169,6 +174,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             evidence={key: float(value[k]) for key, value in model.site_evidence_.items() if np.ndim(value)},
             settled=str(name) not in unsettled,
             vanished=tuple(np.flatnonzero(model.vanished_[k]).tolist()),
+            held_down=_or_none(float(held_down[k])),
         )
         for k, name in enumerate(model.site_names_)
     ]
@@ -199,6 +205,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         profile=model.profile() if isinstance(model, FederatedTableMixture) else None,
         notes=(
             *sparse_notes(model),
+            *robust_notes(model),
             *(str(note) for note in getattr(model, "notes_", ())),
         ),  # older saved models have none
         private=model.privacy is not None,
