@@ -161,6 +161,8 @@ class FitResult(NamedTuple):
     """(R,) that weights are shrunk to; None where they are each site's own."""
     held: Array | None = None
     """(K, R) which components a site has; None where all sites have all."""
+    held_down: Array | None = None
+    """(K,) the share of a site's rows that does not count, as these are of no component; None where all rows do."""
     columns: Array | None = None
     """(q,) places of the columns that a sparse fit is about, in which components differ; None for all columns."""
     columns_stand_out: bool = True

@@ -416,6 +416,33 @@ def test_one_bad_site_of_ten_costs_a_default_fit_little_and_it_ends(name, most):
     assert not bad["died"]
 
 
+@pytest.mark.parametrize(("name", "share", "settles"), [("sign-flip", 0.1, True), ("silent", 0.3, False)])
+def test_neither_those_who_never_rest_nor_those_who_are_away_keep_the_others(name, share, settles):
+    drawn = simulate("gmm", n_sites=10, n_outliers=0, seed=0)
+    clean, bad = (trial(Scenario("gmm", 0.0, 10, share, attack), drawn, 0, OURS) for attack in (NONE, name))
+    assert bad["rounds"] <= 2 * clean["rounds"] + 10
+    assert bad["settled"] is settles
+
+
+FUZZED = ("census", "start", "compare", "path_step", "path_score", "weights_score", "step", "held_down", "look",
+          "information", "score")  # fmt: skip
+
+
+@pytest.mark.parametrize("task", FUZZED)
+def test_fuzzed_replies_are_refused_or_do_no_harm(task):
+    family = Gaussian(Tied(), robust_rows=True)
+    spec = replace(spec_of("tied"), family=family, score=True, standard_errors=True, max_rounds=12)
+    check = fit_attacked(spec, federation("tied"), Only(claims.Fuzz(0.0), (task,)), BAD, seed=0)
+    honest = [k for k, name in enumerate(check.site_names) if name not in BAD]
+    for seed in range(2):
+        found = fit_attacked(spec, federation("tied"), Only(claims.Fuzz(0.3), (task,)), BAD, seed=seed)
+        kept = [k for k, name in enumerate(found.site_names) if name not in BAD]
+        assert len(kept) == len(honest)
+        assert np.isfinite(found.theta[kept]).all()
+        apart = np.linalg.norm(found.theta[kept][:, :, None] - check.theta[honest][:, None], axis=-1).min(axis=2)
+        assert apart.max() < 1.0
+
+
 def test_three_colluders_of_ten_do_not_make_a_fit_worse_than_alone():
     drawn = simulate("gmm", n_sites=10, n_outliers=0, seed=2)
     for name in ("shift", "alie-loud"):

@@ -21,7 +21,8 @@ QUICK = {"n_init": 1, "max_rounds": 20, "tol": 1e-2, "random_state": 0}
 SHARED = {
     "site_names_", "n_features_in_", "weights_", "center_", "center_weights_", "weights_se_", "center_se_",
     "at_center_", "has_component_", "site_distance_", "site_threshold_", "between_site_variance_",
-    "noise_between_site_variance_", "vanished_", "n_rows_", "penalty_", "noise_penalty_", "weights_penalty_",
+    "noise_between_site_variance_", "vanished_", "n_rows_", "rows_held_down_", "penalty_", "noise_penalty_",
+    "weights_penalty_",
     "penalty_path_", "site_gain_", "site_gain_se_", "local_only_", "n_components_", "selection_", "n_parameters_",
     "site_verdict_", "site_evidence_", "n_rounds_", "converged_", "unsettled_sites_", "history_", "cost_", "notes_",
     "location_", "scale_",

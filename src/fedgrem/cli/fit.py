@@ -29,6 +29,7 @@ def fit(
     missing: opt.MissingOption = Missing.refuse,
     table: opt.TableOption = False,
     types: opt.TypesOption = None,
+    robust_rows: opt.RobustOption = False,
     penalty: opt.Penalty = "auto",
     criterion: opt.CriterionOption = Criterion.bic,
     max_rounds: opt.MostRounds = 1000,
@@ -59,7 +60,7 @@ def fit(
     """
     check_folder(out, force=force)
     options = fit_options(read_components(components), penalty, criterion, max_rounds, tol, n_init, seed)
-    options |= family_options(target is not None, covariance, noise, missing, table, types, response)
+    options |= family_options(target is not None, covariance, noise, missing, table, types, response, robust_rows)
     rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table or target is not None)
     model = fitted(rows, chosen, target, weight, options)
     save(model, out, Source(site, target))
@@ -86,6 +87,7 @@ def select(
     missing: opt.MissingOption = Missing.refuse,
     table: opt.TableOption = False,
     types: opt.TypesOption = None,
+    robust_rows: opt.RobustOption = False,
     criterion: opt.CriterionOption = Criterion.bic,
     seed: opt.Seed = 0,
     out: Annotated[
@@ -108,7 +110,7 @@ def select(
     if out is not None:
         check_folder(out, force=force)
     numbers = read_components(components)
-    options = family_options(target is not None, covariance, noise, missing, table, types, response)
+    options = family_options(target is not None, covariance, noise, missing, table, types, response, robust_rows)
     options |= {"n_components": [numbers] if isinstance(numbers, int) else numbers, "tol": 1e-6}
     options |= {"random_state": seed, "criterion": criterion.value}
     rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table or target is not None)

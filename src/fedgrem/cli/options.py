@@ -81,6 +81,10 @@ DroppedColumns: TypeAlias = Annotated[
 MissingOption: TypeAlias = Annotated[
     Missing, typer.Option("--missing", help="Empty cells: refuse them, or let EM fill in what is expected of them.")
 ]
+RobustOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--robust-rows", help="Rows of no component (far off, a clump, heavy tails) are to move nothing."),
+]
 TableOption: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -221,6 +225,7 @@ def family_options(
     table: bool = False,
     types: str | None = None,
     response: Response = Response.gaussian,
+    robust: bool = False,
 ) -> dict[str, Any]:
     """Of its components; what belongs to the other kind of mixture is refused."""
     if response is not Response.gaussian and not regression:
@@ -232,6 +237,8 @@ def family_options(
             raise InputError("--table is for rows without a response; leave --target or --regression out.")
         if noise is not None:
             raise InputError(f"--noise {noise.value} is for regressions; with --table, use --covariance.")
+        if robust:
+            raise InputError('--robust-rows does not go with --table; call columns with far rows "robust" in --types.')
         kind = covariance or Covariance.diag
         if kind in (Covariance.spherical, Covariance.identity):
             raise InputError(f"--covariance {kind.value} does not go with --table; use diag, tied or full.")
@@ -242,12 +249,13 @@ def family_options(
                 f"--covariance {covariance.value} is for Gaussian components; of regressions, say what to estimate of "
                 "the noise: --noise shared, component or unit."
             )
-        return {"response": response.value, "noise": (noise or Noise.shared).value}
+        return {"response": response.value, "noise": (noise or Noise.shared).value, "robust_rows": robust}
     if noise is not None:
         raise InputError(
             f"--noise {noise.value} is for regressions, and no column to explain was named; use --covariance instead."
         )
-    return {"covariance_type": (covariance or Covariance.tied).value, "missing": missing.value}
+    kind = covariance or Covariance.tied
+    return {"covariance_type": kind.value, "missing": missing.value, "robust_rows": robust}
 
 
 def estimator(options: dict[str, Any], regression: bool) -> Any:

@@ -61,6 +61,7 @@ def fit(
     missing: opt.MissingOption = Missing.refuse,
     table: opt.TableOption = False,
     types: opt.TypesOption = None,
+    robust_rows: opt.RobustOption = False,
     penalty: opt.Penalty = "auto",
     criterion: opt.CriterionOption = Criterion.bic,
     max_rounds: opt.MostRounds = 1000,
@@ -107,7 +108,8 @@ def fit(
     check_folder(out, force=force)
     numbers = read_components(components)
     options = fit_options(numbers, penalty, criterion, max_rounds, tol, n_init, seed)
-    options |= {"algorithm": algorithm} | family_options(regression, covariance, noise, missing, table, types, response)
+    options["algorithm"] = algorithm
+    options |= family_options(regression, covariance, noise, missing, table, types, response, robust_rows)
     names = listed(columns) or None
     if table and names is None:
         raise InputError("--table needs --columns and --types: over a network no site shows what its columns hold.")

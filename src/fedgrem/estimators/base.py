@@ -1,5 +1,6 @@
 """What all federated mixtures share of fitting: store, make a FitSpec, run it, expose what came of it."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from fedgrem.estimators.privacy import as_privacy, check_private, check_weights
 from fedgrem.estimators.progress import teller
 from fedgrem.estimators.selection import Search, check_components, choose, is_fixed
 from fedgrem.estimators.verdicts import expose_verdicts, log_volume
+from fedgrem.families.bounded import stand_out
 from fedgrem.fit.columns import run_sparse
 from fedgrem.fit.conversation import Progress
 from fedgrem.fit.fit import run
@@ -60,6 +62,7 @@ class BaseFederatedMixture(FittedMixture):
     random_state: Any
     secure_sums: bool = False
     privacy: Any = None
+    robust_rows: bool | str = False
 
     def _store(self, arguments: dict[str, Any]) -> None:
         """Keep the constructor's arguments as they came, as scikit-learn asks; ``fit`` checks them."""
@@ -123,7 +126,12 @@ class BaseFederatedMixture(FittedMixture):
 
                 chosen, search = choose(self, federation, fitted, tell)
             smaller = None if search is None else search.smaller(search.best)
-            result = chosen._run(federation, engine, tell, smaller=smaller, some=search is not None)
+            some = search is not None
+            result = chosen._run(federation, engine, tell, smaller=smaller, some=some)
+            if self.robust_rows == "auto" and not self._some_stand_out(result):
+                plain = copy.copy(chosen)
+                plain.robust_rows = False
+                result = plain._run(federation, engine, tell, smaller=smaller, some=some)
         self._take_over(result, table.labels, search)
         return self
 
@@ -182,12 +190,21 @@ class BaseFederatedMixture(FittedMixture):
         result = run(replace(spec, given=given), here, on_progress)
         return here.revealed(result) if spec.secure_sums else result
 
+    def _some_stand_out(self, result: FitResult) -> bool:
+        """Whether any site holds down more of its rows than clean ones would have it."""
+        assert result.held_down is not None
+        degrees = 1 if self._has_target else result.theta.shape[-1]
+        return bool(stand_out(result.held_down, result.n_rows, degrees).any())
+
     def _spec(self, *, candidate: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
         """The fit in plain words and numbers."""
         auto = self.penalty == "auto"
+        family: Any = self._family()
+        if self.robust_rows is not False:
+            family = replace(family, robust_rows=True)
         align = "assignment" if self.align is True else self.align
         return FitSpec(
-            family=self._family(),
+            family=family,
             algorithm=self._algorithm(),
             n_components=int(self.n_components),
             penalty=None if auto else float(self.penalty),
@@ -272,6 +289,7 @@ class BaseFederatedMixture(FittedMixture):
         privacy = as_privacy(self.privacy)
         if privacy is not None:
             check_private(privacy, self)
+        check_switch("robust_rows", self.robust_rows)
         algorithm = as_algorithm(self.algorithm)
         read_algorithm(as_plain(algorithm))  # its options, by the rules of a site that is asked to run it
         traits = algorithm.traits
@@ -283,11 +301,15 @@ class BaseFederatedMixture(FittedMixture):
                 )
         if algorithm.picks_columns:
             self._check_sparse()
-        if self._missing_allowed() and traits.whole_rows:
-            raise InputError(
-                f"missing='em' does not go with {traits.title}, whose sites send sums over complete rows; use "
-                "'fedgrem', 'fedem', 'tgmm' or a local or pooled one."
-            )
+        for said, asked in (("missing='em'", self._missing_allowed()), ("robust_rows", self.robust_rows is not False)):
+            if asked and traits.whole_rows:
+                raise InputError(
+                    f"{said} does not go with {traits.title}, whose sites send sums over complete rows; use "
+                    "'fedgrem', 'fedem', 'tgmm' or a local or pooled one."
+                )
+        for said, asked in (("secure_sums", self.secure_sums), ("privacy", privacy is not None)):
+            if asked and self.robust_rows is not False:
+                raise InputError(f"robust_rows does not go with {said} yet; leave one of them out.")
 
     def _check_sparse(self) -> None:
         """Refuse what a center of few columns does not go with."""
@@ -357,6 +379,7 @@ class BaseFederatedMixture(FittedMixture):
             unknown if influence.noise_between is None else np.array(influence.noise_between)
         )
         self.n_rows_ = result.n_rows
+        self.rows_held_down_ = np.zeros(len(result.n_rows)) if result.held_down is None else result.held_down
         self.vanished_ = vanished(result.weights, result.n_rows) & has
         self.n_rounds_ = result.n_rounds
         self.converged_ = result.converged
@@ -472,6 +495,6 @@ class BaseFederatedMixture(FittedMixture):
         """Fitted arrays that have one entry per site, first."""
         names = (
             "weights_", f"{self._theta_name}_", "site_distance_", "at_center_", "site_threshold_", "n_rows_",
-            "vanished_", "site_gain_", "site_gain_se_", "local_only_", "has_component_",
+            "rows_held_down_", "vanished_", "site_gain_", "site_gain_se_", "local_only_", "has_component_",
         )  # fmt: skip
         return names + tuple(name for name in ("covariances_", "intercept_", "noise_") if hasattr(self, name))

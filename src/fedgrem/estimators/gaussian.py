@@ -65,6 +65,10 @@ class FederatedGaussianMixture(FederatedDensity):
     align : bool or {"assignment", "stepwise", "exhaustive"}, default=True
         How starts are relabelled so that component r means the same thing at every site; True is "assignment", False
         takes given starts as they are labelled.
+    robust_rows : bool or "auto", default=False
+        Whether what a row says is bounded in units of its component's noise, so that rows of no component (far off, in
+        one clump, heavy tails) inside honest sites do not move anything; see docs/robust-rows.md. "auto" looks whether
+        more rows stand out than clean ones would, and does without where not: it then fits twice.
     secure_sums : bool, default=False
         The center sees nothing but sums over at least three sites; see docs/secure-sums.md.
     privacy : Privacy, optional
@@ -92,6 +96,7 @@ class FederatedGaussianMixture(FederatedDensity):
     vanished_ : (K, R) components of which a site holds less than one row; where a covariance is estimated, they begin
         again at the center
     n_rows_ : (K,) rows of each site, by their weights
+    rows_held_down_ : (K,) the share of them that ``robust_rows`` does not count
     penalty_, noise_penalty_, weights_penalty_ : C, as it was given or chosen, and those of the covariances and of the
         weights; of algorithms without one, 0 where every site is fitted alone, infinity where all share components
     penalty_path_ : dict, how it was chosen: ``penalties`` (M,), ``gain`` and ``error`` (M,) per held-out row over
@@ -138,6 +143,7 @@ class FederatedGaussianMixture(FederatedDensity):
         weights_init: Any = None,
         means_init: Any = None,
         align: bool | str = True,
+        robust_rows: bool | str = False,
         secure_sums: bool = False,
         privacy: Any = None,
         verbose: int = 0,

@@ -51,8 +51,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     weights_init : array of shape (K, R), optional
     coef_init : array of shape (K, R, p), optional
         Starts, with sites in the order of ``site_names_``, instead of searching for them.
-    penalty, algorithm, criterion, fallback, standard_errors, max_rounds, tol, n_init, align, verbose, random_state :
-        as in :class:`FederatedGaussianMixture`.
+    penalty, algorithm, criterion, fallback, standard_errors, max_rounds, tol, n_init, align, robust_rows, verbose,
+    random_state : as in :class:`FederatedGaussianMixture`.
 
     Attributes
     ----------
@@ -65,9 +65,10 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     weights_se_, coef_se_, intercept_se_, center_se_, center_intercept_se_ : standard errors, see :meth:`intervals`
         NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
     location_, scale_ : (p + 1,) the units in which the fit ran, the response last
-    at_center_, site_distance_, site_threshold_, vanished_, n_rows_, site_verdict_, site_evidence_, penalty_,
-    noise_penalty_, weights_penalty_, penalty_path_, site_gain_, site_gain_se_, local_only_, n_components_, selection_,
-    n_parameters_, n_rounds_, converged_, unsettled_sites_, history_, cost_ : as in :class:`FederatedGaussianMixture`
+    at_center_, site_distance_, site_threshold_, vanished_, n_rows_, rows_held_down_, site_verdict_, site_evidence_,
+    penalty_, noise_penalty_, weights_penalty_, penalty_path_, site_gain_, site_gain_se_, local_only_, n_components_,
+    selection_, n_parameters_, n_rounds_, converged_, unsettled_sites_, history_, cost_ :
+        as in :class:`FederatedGaussianMixture`
 
     Examples
     --------
@@ -101,6 +102,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         weights_init: Any = None,
         coef_init: Any = None,
         align: bool | str = True,
+        robust_rows: bool | str = False,
         secure_sums: bool = False,
         verbose: int = 0,
         random_state: Any = None,
@@ -140,6 +142,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
             )
         if self.secure_sums:
             raise InputError(f"secure_sums does not go with {what} yet; leave one of them out.")
+        if self.robust_rows is not False:
+            raise InputError(f"robust_rows does not go with {what}; leave one of them out.")
 
     # -- rows: words become zeros and ones
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from fedgrem.data.stack import Block, Stack, scratch
+from fedgrem.families import bounded
 from fedgrem.types import Array, Params, Sums
 
 LEAST_SHARE = 0.2
@@ -61,6 +62,11 @@ class Family(Protocol):
     path_steps: ClassVar[int]
     """Gradient steps of a site per round while penalties are compared: more where a step gets less far."""
 
+    @property
+    def robust_rows(self) -> bool:
+        """Whether what a row says is bounded in units of its component's noise: :mod:`fedgrem.families.bounded`."""
+        ...
+
     def n_parameters(self, n_features: int) -> int:
         """Length q of a component's parameter vector."""
         ...
@@ -79,6 +85,10 @@ class Family(Protocol):
 
     def expect(self, stack: Stack, params: Params, scale: Any = None, *, scored: bool = True) -> Sums:
         """The E-step: posterior sums over the rows of every site and, if ``scored``, the log-likelihood."""
+        ...
+
+    def doubt(self, stack: Stack) -> Array | None:
+        """(c,) by how much better rows must be explained by a component of their site's own, far from all others'."""
         ...
 
     def ascend(
@@ -149,6 +159,12 @@ class Family(Protocol):
 class KnownNoise:
     """What families without a noise answer: theta is in noise units as it is."""
 
+    robust_rows: bool = False
+
+    def doubt(self, stack: Stack) -> Array | None:
+        """None."""
+        return None
+
     def noise_shape(self, n_components: int, n_features: int) -> tuple[int, int] | None:
         """No noise."""
         return None
@@ -202,6 +218,7 @@ class ExponentialFamily:
     unit_errors: ClassVar[bool] = False
     steps_of_q: ClassVar[int] = 1
     """Gradient steps that one E-step is worth: more where Q is curved by direction, since they cost next to nothing."""
+    robust_rows: bool = False
 
     # -- what subclasses say
 
@@ -227,6 +244,22 @@ class ExponentialFamily:
     def row_part(self, stack: Stack, scale: Any, lead: tuple[int, ...]) -> Array:
         """That part of every row, ``(c, ..., n)``, or something to be broadcast to it."""
         raise NotImplementedError
+
+    def crest(self, stack: Stack, scale: Any, lead: tuple[int, ...]) -> Array:
+        """(c, ..., R or 1, n or 1) log density of the row of a component that is most likely."""
+        raise NotImplementedError
+
+    def row_size(self, stack: Stack) -> Array:
+        """(c, n or 1) numbers of a row that are random given its component."""
+        raise NotImplementedError
+
+    def points(self, stack: Stack) -> Array | None:
+        """(c, n, u) rows as points, of which those far more alike than others are copies; None where rows may be."""
+        raise NotImplementedError
+
+    def rest_rows(self, stack: Stack) -> Array:
+        """(c, n, u) of what :meth:`rest` sums over rows, that which steps need; nothing unless a subclass says so."""
+        return np.zeros((*stack.weight.shape, 0))
 
     def gradient(self, sums: Sums) -> Callable[[Array], Array]:
         """Of Q as a function of theta, in the metric of the noise."""
@@ -280,10 +313,16 @@ class ExponentialFamily:
         found: Array = stack.derive((self, "rest"), self.rest)
         return found
 
+    def doubt(self, stack: Stack) -> Array | None:
+        """Most of what a clean row has beyond one of no component; None where all rows are of one."""
+        return bounded.doubt(self.row_size(stack)) if self.robust_rows else None
+
     def expect(self, stack: Stack, params: Params, scale: Any = None, *, scored: bool = True) -> Sums:
         """The E-step: posterior sums over the rows of every site and, if ``scored``, the log-likelihood."""
         if scale is None:
             scale = self.open(stack, params.noise, stack.rows.shape[-1])
+        if self.robust_rows:
+            return bounded.expect(self, stack, params, scale, scored=scored)
         eta = self.natural(params.weights, params.theta, scale)
         features, rest = self.features_of(stack), self.rest_of(stack)
         (c, *fits, n_components), t = params.weights.shape, eta.shape[-1]
@@ -326,7 +365,10 @@ class ExponentialFamily:
         share, total, peak = posterior(eta.reshape(c, -1, t), self.features_of(stack), n_components, more)
         share /= total[:, :, None]
         value = (peak + np.log(total)).reshape(c, *fits, -1) + self.row_part(stack, scale, (c, *fits))
-        return share.reshape(c, *fits, n_components, -1).copy(), value
+        share = share.reshape(c, *fits, n_components, -1).copy()
+        if not self.robust_rows:
+            return share, value
+        return bounded.lowered(share, value, bounded.ground_of(self, stack, params, scale))
 
     # -- the M-step
 

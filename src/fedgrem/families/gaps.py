@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.data.stack import Stack
-from fedgrem.families.base import log_weights
+from fedgrem.families import bounded
+from fedgrem.families.base import ExponentialFamily, log_weights
 from fedgrem.families.covariance import Identity
 from fedgrem.families.information import louis
 from fedgrem.kernels.triangle import lower
@@ -110,12 +111,23 @@ def _posterior(density: Array, weights: Array) -> tuple[Array, Array]:
     return share / total, (peak + np.log(total))[..., 0, :]
 
 
-def expect(covariance: Any, stack: Stack, params: Params, gaps: Gaps) -> Sums:
+def crest(stack: Stack, gaps: Gaps) -> Array:
+    """(c, ..., C, n) log density at the mean of what is seen of every row."""
+    found = []
+    for log_scale, pattern in zip(gaps.log_scale, patterns_of(stack), strict=True):
+        height = -log_scale - 0.5 * log(2.0 * pi) * pattern.seen.sum(axis=-1)
+        found.append(height[..., pattern.of_row])
+    return np.stack(found)
+
+
+def expect(family: ExponentialFamily, covariance: Any, stack: Stack, params: Params, gaps: Gaps) -> Sums:
     """Posterior sums of expected features, and the log-likelihood of what is seen."""
     found, rests, values = [], [], []
+    ground = bounded.ground_of(family, stack, params, gaps) if family.robust_rows else None
     for k, pattern in enumerate(patterns_of(stack)):
         site = pick(params, k)
-        told = _expect_site(covariance, stack.rows[k], stack.weight[k], pattern, site, gaps, k)
+        below = None if ground is None else ground.of_site(k)
+        told = _expect_site(covariance, stack.rows[k], stack.weight[k], pattern, site, gaps, k, below)
         found.append(told[0])
         rests.append(told[1])
         values.append(told[2])
@@ -123,7 +135,14 @@ def expect(covariance: Any, stack: Stack, params: Params, gaps: Gaps) -> Sums:
 
 
 def _expect_site(
-    covariance: Any, rows: Array, weight: Array, pattern: Patterns, params: Params, gaps: Gaps, k: int
+    covariance: Any,
+    rows: Array,
+    weight: Array,
+    pattern: Patterns,
+    params: Params,
+    gaps: Gaps,
+    k: int,
+    ground: bounded.Ground | None,
 ) -> tuple[Array, Array, Array]:
     theta, precision, matrices = params.theta, gaps.precision[k], gaps.covariance[k]
     size, n_patterns = theta.shape[-1], len(pattern.seen)
@@ -135,6 +154,9 @@ def _expect_site(
         of_row = pattern.of_row[here]
         density, pulled = _row_terms(rows[here], of_row, theta, precision, gaps.log_scale[k], pattern.seen)
         share, likelihood = _posterior(density, params.weights)
+        if ground is not None:
+            lowered = bounded.lowered(share[None], likelihood[None], ground.of_rows(here))
+            share, likelihood = lowered[0][0], lowered[1][0]
         mass = share * weight[here]
         value = value + (weight[here] * np.where(weight[here] > 0, likelihood, 0.0)).sum(axis=-1)
         expected = pulled @ matrices  # (..., R, n, p): expected rows less theta

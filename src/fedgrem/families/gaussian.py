@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedgrem.data.stack import Stack
-from fedgrem.families import gaps
+from fedgrem.families import bounded, concentrated, gaps
 from fedgrem.families.base import ExponentialFamily, kept_by_few, log_weights, with_ones
 from fedgrem.families.covariance import LEAST_MASS, Identity, Scale, lifted
 from fedgrem.families.information import louis
@@ -27,6 +27,7 @@ class Gaussian(ExponentialFamily):
     ----------
     covariance : one of the structures of :mod:`fedgrem.families.covariance`; the identity is known and the paper's.
     reg_covar : added to every variance, in the units of the fit.
+    robust_rows : whether what a row says is bounded in units of its component's noise.
     """
 
     name: ClassVar[str] = "gaussian"
@@ -36,6 +37,7 @@ class Gaussian(ExponentialFamily):
     unit_errors: ClassVar[bool] = True
     covariance: Any = field(default_factory=Identity)
     reg_covar: float = 1e-6
+    robust_rows: bool = False
 
     @property
     def _known(self) -> bool:
@@ -123,6 +125,27 @@ class Gaussian(ExponentialFamily):
         white = rows @ scale.white[..., 0, :, :].swapaxes(-1, -2)
         return np.asarray(constant - 0.5 * np.vecdot(white, white) - scale.log_scale)
 
+    # -- rows that are bounded
+
+    def crest(self, stack: Stack, scale: Any, lead: tuple[int, ...]) -> Array:
+        """At the mean."""
+        if isinstance(scale, gaps.Gaps):
+            return gaps.crest(stack, scale)
+        height = -0.5 * stack.rows.shape[-1] * LOG_2PI
+        return np.full((*lead, 1, 1), height) if scale is None else np.asarray(height - scale.log_scale[..., None])
+
+    def row_size(self, stack: Stack) -> Array:
+        """Columns that are seen."""
+        return np.full((len(stack), 1), stack.rows.shape[-1]) if stack.observed is None else stack.observed.sum(axis=-1)
+
+    def points(self, stack: Stack) -> Array | None:
+        """The rows."""
+        return stack.rows
+
+    def rest_rows(self, stack: Stack) -> Array:
+        """Products, where all components share a covariance that is estimated."""
+        return products(stack.rows) if self._tied and not self._known else super().rest_rows(stack)
+
     # -- the M-step
 
     def gradient(self, sums: Sums) -> Callable[[Array], Array]:
@@ -140,11 +163,12 @@ class Gaussian(ExponentialFamily):
         if self._known:
             return None
         size, held = theta.shape[-1], sums.held
+        taken = bounded.consistency(size) if self.robust_rows else 1.0
         rows = sums.features[..., 1 : 1 + size]
         if not self._tied:
             scatter = self.covariance.scatter(sums.features[..., 1 + size :], rows, theta, held)
-            return kept_by_few(self.covariance.variances(scatter, held, self.reg_covar), noise, held)
-        covariance = self._pooled(theta, rows, held, sums.rest)
+            return kept_by_few(self.covariance.variances(scatter / taken, held, self.reg_covar), noise, held)
+        covariance = self._pooled(theta, rows, held, sums.rest) / taken
         found = np.asarray(self.covariance.from_matrices(lifted(covariance, self.reg_covar)))[..., None, :]
         return kept_by_few(found, noise, held)
 
@@ -161,13 +185,17 @@ class Gaussian(ExponentialFamily):
             return super().expect(stack, params, scale, scored=scored)
         if scale is None:
             scale = self.open(stack, params.noise, stack.rows.shape[-1])
-        return gaps.expect(self.covariance, stack, params, scale)
+        return gaps.expect(self, self.covariance, stack, params, scale)
 
     def row_scores(self, stack: Stack, params: Params) -> tuple[Array, Array]:
         """Posteriors and log-likelihoods of every row, of what is seen of it."""
         if stack.observed is None:
             return super().row_scores(stack, params)
-        return gaps.row_scores(stack, params, self.open(stack, params.noise, stack.rows.shape[-1]))
+        scale = self.open(stack, params.noise, stack.rows.shape[-1])
+        share, value = gaps.row_scores(stack, params, scale)
+        if not self.robust_rows:
+            return share, value
+        return bounded.lowered(share, value, bounded.ground_of(self, stack, params, scale))
 
     def information(self, stack: Stack, params: Params) -> Array:
         """By the scores of every row; where cells are missing, the covariance is taken as known."""
@@ -201,9 +229,10 @@ class Gaussian(ExponentialFamily):
     def draw(self, stack: Stack, seed: int, purpose: str, n_init: int, n_components: int, noise: Array | None) -> Array:
         """Rows far from each other, by greedy k-means++, in units of the noise ``(c, C, s)``."""
         if noise is None:
-            return far_rows(stack, stack.rows, seed, purpose, n_init, n_components)
+            return far_rows(stack, stack.rows, seed, purpose, n_init, n_components, robust=self.robust_rows)
         scale = self.covariance.open(noise[:, :1], stack.rows.shape[-1])
-        chosen = far_rows(stack, self.covariance.whiten(stack.rows, scale), seed, purpose, n_init, n_components)
+        white = self.covariance.whiten(stack.rows, scale)
+        chosen = far_rows(stack, white, seed, purpose, n_init, n_components, robust=self.robust_rows)
         one = Scale(*(leaf[:, None] for leaf in scale))
         return np.asarray(self.covariance.unwhiten(chosen, one))
 
@@ -212,6 +241,9 @@ class Gaussian(ExponentialFamily):
         if self._known:
             return None
         (c, n_init, n_components, size), rows = theta.shape, stack.rows
+        if self.robust_rows:
+            matrices = concentrated.first_covariances(stack, theta, self.reg_covar)
+            return self._of_all(matrices, n_components)
         score = theta.reshape(c, -1, size) @ rows.swapaxes(-1, -2)
         score -= 0.5 * np.vecdot(theta, theta).reshape(c, -1, 1)
         nearest = score.reshape(c, n_init, n_components, -1).argmax(axis=2)
@@ -220,6 +252,10 @@ class Gaussian(ExponentialFamily):
         mean = np.where(held[..., None] > 0, sums / np.where(held > 0, held, 1.0)[..., None], theta)
         second = stack.derive("second moments", lambda s: (s.weight[:, None] @ products(s.rows))[:, 0])
         covariance = lifted(self._pooled(mean, sums, held, second[:, None]), self.reg_covar)
+        return self._of_all(covariance, n_components)
+
+    def _of_all(self, covariance: Array, n_components: int) -> Array:
+        """The noise ``(..., C, s)`` with one covariance ``(..., p, p)`` for all components."""
         first = self.covariance.from_matrices(covariance)[..., None, :]
         return np.repeat(first, 1 if self._tied else n_components, axis=-2)
 

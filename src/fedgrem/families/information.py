@@ -77,7 +77,8 @@ def louis(
 
     between, lost, slope = stack.total(posterior.swapaxes(1, 2), one, max(10, d // 2))
     known = np.zeros((c, d, d))
-    n_rows, weights = stack.n_rows, params.weights
+    # Rows that are bounded may count for less than they weigh.
+    n_rows, weights = (posterior.sum(axis=1) * stack.weight).sum(axis=1), params.weights
     first = np.arange(n_components)
     known[:, first, first] += n_rows[:, None] * weights
     known[:, :n_components, :n_components] -= n_rows[:, None, None] * weights[:, :, None] * weights[:, None]

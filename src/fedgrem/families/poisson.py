@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import gammaln, xlogy
 
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import ExponentialFamily, KnownNoise, log_weights
@@ -25,6 +25,7 @@ class Poisson(KnownNoise, ExponentialFamily):
     has_target: ClassVar[bool] = False
     joint_starts: ClassVar[int] = 0
     path_steps: ClassVar[int] = 10
+    robust_rows: bool = False
 
     def n_parameters(self, n_features: int) -> int:
         """A log rate per column."""
@@ -52,6 +53,19 @@ class Poisson(KnownNoise, ExponentialFamily):
         own = -_log_factorials(stack)
         return np.asarray(own.reshape(len(stack), *(1,) * (len(lead) - 1), -1))
 
+    def crest(self, stack: Stack, scale: Any, lead: tuple[int, ...]) -> Array:
+        """Where the rates are the counts of the row."""
+        there = xlogy(stack.rows, stack.rows) - stack.rows - gammaln(1.0 + stack.rows)
+        return np.asarray((seen_of(stack) * there).sum(axis=-1).reshape(len(stack), *(1,) * len(lead), -1))
+
+    def row_size(self, stack: Stack) -> Array:
+        """Cells that are seen: twice what their log-likelihood lacks of that is about chi-squared."""
+        return np.asarray(seen_of(stack).sum(axis=-1), dtype=int)
+
+    def points(self, stack: Stack) -> Array | None:
+        """None: small counts are often the same."""
+        return None
+
     def gradient(self, sums: Sums) -> Callable[[Array], Array]:
         """Counts less rates."""
         counts, cells = _split(sums)
@@ -71,7 +85,7 @@ class Poisson(KnownNoise, ExponentialFamily):
     def draw(self, stack: Stack, seed: int, purpose: str, n_init: int, n_components: int, noise: Array | None) -> Array:
         """Rows far from each other in square roots, in which counts vary alike, each half way to the site's mean."""
         roots = np.sqrt(stack.rows)
-        chosen = far_rows(stack, roots, seed, purpose, n_init, n_components)
+        chosen = far_rows(stack, roots, seed, purpose, n_init, n_components, robust=self.robust_rows)
         mean = (stack.weight[:, None] @ stack.rows)[:, None] / stack.n_rows[:, None, None, None]
         return np.asarray(np.log(0.5 * chosen**2 + 0.5 * mean + LEAST_RATE))
 

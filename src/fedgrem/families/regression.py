@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from fedgrem.data.stack import Stack
+from fedgrem.families import bounded, concentrated
 from fedgrem.families.base import ExponentialFamily, kept_by_few, largest_eigenvalue_bound, log_weights, with_ones
 from fedgrem.families.covariance import LEAST_MASS, MOST, Diagonal
 from fedgrem.families.information import louis
@@ -36,6 +37,7 @@ class LinearRegression(ExponentialFamily):
         which counts q + 1 rows of the pooled one as its own.
     ridge : of the exact M-step, relative to the covariates' mean square.
     reg_covar : added to every noise variance.
+    robust_rows : whether what a row says is bounded in units of its component's noise.
     """
 
     name: ClassVar[str] = "regression"
@@ -46,6 +48,7 @@ class LinearRegression(ExponentialFamily):
     noise: Noise = "unit"
     ridge: float = 1e-6
     reg_covar: float = 1e-6
+    robust_rows: bool = False
 
     def n_parameters(self, n_features: int) -> int:
         """A coefficient per covariate."""
@@ -108,6 +111,25 @@ class LinearRegression(ExponentialFamily):
         square = stack.target.reshape(len(stack), *(1,) * (len(lead) - 1), -1) ** 2
         return np.asarray(constant - 0.5 * self._over_variance(square, scale))
 
+    def crest(self, stack: Stack, scale: Array | None, lead: tuple[int, ...]) -> Array:
+        """On the line."""
+        height = -0.5 * log(2.0 * pi)
+        return np.full((*lead, 1, 1), height) if scale is None else np.asarray(height - scale[..., None])
+
+    def row_size(self, stack: Stack) -> Array:
+        """One: the response."""
+        return np.ones((len(stack), 1), dtype=int)
+
+    def points(self, stack: Stack) -> Array | None:
+        """Covariates and response."""
+        assert stack.target is not None
+        return np.concatenate([stack.rows, stack.target[..., None]], axis=-1)
+
+    def rest_rows(self, stack: Stack) -> Array:
+        """``y^2``, where all components have one noise."""
+        assert stack.target is not None
+        return stack.target[..., None] ** 2 if self._common else super().rest_rows(stack)
+
     @staticmethod
     def _over_variance(square: Array, scale: Array | None) -> Array:
         """Squares ``(..., 1 or n)`` or ``(...)`` over the variance that all components have, ``scale`` (..., 1)."""
@@ -156,6 +178,7 @@ class LinearRegression(ExponentialFamily):
         gram, cross, squares = self._parts(sums)
         explained = 2.0 * np.vecdot(theta, cross) - np.vecdot(theta, (gram @ theta[..., None])[..., 0])
         squares = squares - (explained.sum(axis=-1, keepdims=True) if self._common else explained)
+        squares = squares / (bounded.consistency(1) if self.robust_rows else 1.0)
         found = self._from_squares(np.maximum(squares, 0.0), np.maximum(sums.held, 0.0), theta.shape[-1])
         return kept_by_few(found, noise, sums.held)
 
@@ -190,7 +213,10 @@ class LinearRegression(ExponentialFamily):
         c, n_init, n_components, size = theta.shape
         fitted = (theta.reshape(c, -1, size) @ stack.rows.swapaxes(-1, -2)).reshape(c, n_init, n_components, -1)
         square = ((stack.target[:, None, None] - fitted) ** 2).min(axis=2)
-        variance = (square * stack.weight[:, None]).sum(axis=-1) / stack.n_rows[:, None] + self.reg_covar
+        if self.robust_rows:
+            variance = concentrated.first_variances(stack, square) + self.reg_covar
+        else:
+            variance = (square * stack.weight[:, None]).sum(axis=-1) / stack.n_rows[:, None] + self.reg_covar
         count = 1 if self.noise == "shared" else n_components
         return np.repeat(0.5 * np.log(variance)[..., None, None], count, axis=-2)
 

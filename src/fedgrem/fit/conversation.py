@@ -85,6 +85,7 @@ class Cost:
         ("start", ("size", "start", "compare", "joint_start", "network_start", "network_match")),
         ("penalty", ("path_step", "path_score", "weights_score")),
         ("some", ("birth", "hold")),
+        ("held_down", ("held_down",)),
         ("look", ("look",)),
         ("information", ("information",)),
         ("score", ("score",)),

@@ -26,6 +26,9 @@ class Prior(NamedTuple):
     """(c,) lambda"""
     noise: Array | None = None
     """(c, ..., C, s) in the units of which the pull is measured; it is not pulled itself."""
+    per_row: Array | None = None
+    """(c,) log-likelihood per row that a component of a site's own may cost, however far it is; None for no more than
+    that of a distance which counts as far."""
 
 
 class Climbed(NamedTuple):
@@ -128,7 +131,10 @@ def objective(family: Family, params: Params, log_likelihood: Array, n_rows: Arr
         lead = (-1, *(1,) * (params.weights.ndim - 1))
         penalty, root = prior.penalty.reshape(lead), np.sqrt(n_rows).reshape(lead)
         away = row_norm(family.to_noise(params.theta - prior.center, prior.noise))
-        distance = np.minimum(away, FAR * penalty / root)
+        most = FAR * penalty / root
+        if prior.per_row is not None:
+            most = np.maximum(most, prior.per_row.reshape(lead) * root / penalty)
+        distance = np.minimum(away, most)
         value = value - (penalty * root)[..., 0] * (_share(params.weights) * distance).sum(axis=-1)
     return np.where(np.isfinite(value), value, -np.inf)
 

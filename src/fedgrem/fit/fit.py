@@ -82,6 +82,8 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
             changed = {"penalty": pull.penalty, "noise_penalty": pull.noise_penalty, "local_only": ~pull.pulled}
             path = path | changed if path else path
     result = result._replace(path=path)
+    if spec.family.robust_rows:
+        result = yield from _counted(spec, central, result)
     if spec.look and n_sites > 1 and not traits.pools_rows:
         result = yield from _looked(spec, central, result)
     if spec.wants_errors(central.params.theta.shape[-1]):
@@ -120,6 +122,13 @@ def _scored(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResu
     replies = yield Ask("score", central.params, told, optional=True)
     score: Score = replies.mail
     return result._replace(log_likelihood=score.log_likelihood, entropy=score.entropy)
+
+
+def _counted(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResult]:
+    """Ask what share of its rows every site holds down under its final parameters; NaN where one did not answer."""
+    told = Progress("rows held down", result.n_rounds, spec.max_rounds, float("nan"))
+    replies = yield Ask("held_down", central.params, told, optional=True)
+    return result._replace(held_down=np.clip(replies.mail.held_down, 0.0, 1.0))
 
 
 def _looked(spec: FitSpec, central: Central, result: FitResult) -> Phase[FitResult]:

@@ -46,9 +46,15 @@ def _join(spec: FitSpec, name: str, center: Params) -> Phase[FitResult]:
     # The center's way wins ties: where both lead to one answer, it has the center's labels for certain.
     choice = 0 if ends[0][1] > ends[1][1] + 1e-7 * (1.0 + abs(ends[1][1])) else 1
     played, _, log_likelihood = ends[choice]
+    held_down = None
+    if family.robust_rows:
+        counted = yield Ask("held_down", ends[choice][0].central.params)
+        held_down = counted.mail.held_down
     looked = yield Ask("look", one)
     history = {"log_likelihood": np.array([[log_likelihood]]), "movement": played.history["movement"][-1:]}
-    return result_of(family, (name,), played, np.array([choice]), history=history, look=looked.mail.found())
+    return result_of(
+        family, (name,), played, np.array([choice]), history=history, look=looked.mail.found(), held_down=held_down
+    )
 
 
 def kept(params: Params, price: Array, agreed: Agreed) -> Phase[Array]:

@@ -18,9 +18,11 @@ tighter tolerance is asked for: its rows leave far more open than that."""
 
 
 RESTLESS, RESTLESS_ROUNDS, SLOWER = 30.0, 8, 0.95
-"""A site is restless that moves so many times as far as settled ones may while the middle one is settled, in so many
+"""A site is restless that moves so many times as far as settled ones may, and as the middle one does, in so many
 rounds one after the other, and in the later half of them by no less than that part of the first: what settles slows
 down."""
+LEAP = 1.0
+"""Standard errors of a site that it does not move by, round after round, on its way to an answer."""
 
 
 class RoundRecord(NamedTuple):
@@ -63,17 +65,15 @@ class Patience:
     def heard(self, family: Family, central: Central, uploads: Upload, present: Array) -> Upload:
         """The replies ``(K, ...)`` of a round, with the last words of those with whom patience has ended."""
         last, self._last = self._last, uploads
-        if last is None or not present.all():
+        if last is None or not present.all() or self._errors == 0.0:
             return uploads
         held = np.maximum(central.params.weights * central.n_rows[:, None], 1.0)
         length = row_norm(family.to_noise(uploads.params.theta - last.params.theta, central.noise))
         moved = np.nan_to_num((length * np.sqrt(held)).max(axis=1))
-        # Only once the others are settled: what keeps them moving may be on its way to where it belongs.
-        calm = bool(median(moved) < self._errors)
-        if not (calm or self._ended.any()):
-            self._moved = []
-            return uploads
-        alone = (moved > RESTLESS * self._errors) & calm
+        # Only where the others do not move likewise, who may all be on their way to where they belong; and only by
+        # leaps unless they are settled: an odd site may be long on its way.
+        middle = float(median(moved))
+        alone = (moved > RESTLESS * max(self._errors, middle)) & ((middle < self._errors) | (moved > LEAP))
         self._moved = [*self._moved, np.where(alone, moved, 0.0)][-RESTLESS_ROUNDS:]
         first, later = np.array_split(self._moved, 2)
         ended = self._ended.copy()
@@ -102,7 +102,10 @@ class Played(NamedTuple):
 
 
 def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phase[Played]:
-    """Play rounds until all sites and the center are settled, or all but a few have been for half as long again.
+    """Play rounds until all sites and the center are settled, or all but some have been for half as long again.
+
+    Of those that are not, up to a quarter is no matter; with more, as many as may be bad, the fit ends all the same,
+    and has not converged.
 
     Where not all sites are asked in every round, each is judged by how far it has come since it last answered, and the
     center by how far since the last time that all had been asked.
@@ -137,11 +140,11 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
         )
         begun, waiting = after, everyone(n_sites)
         moving = int((~settled).sum())
-        few = center_settled and moving <= tolerated_stragglers(n_sites)
-        since = (since or played) if few else 0
-        # A straggler thus gets at most 50% more rounds than the others needed, plus ten.
-        stopped = (center_settled and moving == 0) or (since > 0 and played >= 1.5 * since + 10)
-        if stopped:
+        since = (since or played) if center_settled and moving <= MOST_BAD * n_sites else 0
+        # Stragglers thus get at most 50% more rounds than the others needed, plus ten.
+        ended = (center_settled and moving == 0) or (since > 0 and played >= 1.5 * since + 10)
+        stopped = ended and moving <= tolerated_stragglers(n_sites)
+        if ended:
             break
     history = {
         name: np.array([getattr(record, name) for record in records]).reshape(len(records), *np.shape(kept))

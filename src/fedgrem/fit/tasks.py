@@ -116,7 +116,7 @@ def compare(spec: FitSpec, stack: Stack, sent: Candidates) -> StartReply:
     tried = sent.params
     if noise is not None:
         tried = tried._replace(noise=np.repeat(noise, tried.weights.shape[1], axis=1))
-    prior = Prior(common.theta, sent.penalty, noise)
+    prior = Prior(common.theta, sent.penalty, noise, spec.family.doubt(stack))
     runs = em(spec.family, stack, tried, spec.start.long, prior, hold_noise=True)
     best = first_best(runs.value)
     return _chosen(spec, stack, runs.params, runs.sums, runs.value, best, own_noise=True)
@@ -252,6 +252,21 @@ def score(spec: FitSpec, stack: Stack, params: Params) -> Score:
     used = stack.weight > 0
     value, unsure = (np.where(used, v, 0.0) for v in (per_row, entr(posterior).sum(axis=1)))
     return Score(stack.n_rows, (stack.weight * value).sum(axis=1), (stack.weight * unsure).sum(axis=1))
+
+
+class HeldDown(NamedTuple):
+    """What a site says of rows that are bounded."""
+
+    n_rows: Array
+    """() the total row weight."""
+    held_down: Array
+    """() the share of it that does not count."""
+
+
+def held_down(spec: FitSpec, stack: Stack, params: Params) -> HeldDown:
+    """What share of the sites' rows does not count, because they are of no component."""
+    sums = spec.family.expect(stack, params, scored=False)
+    return HeldDown(stack.n_rows, np.clip(1.0 - sums.held.sum(axis=-1) / stack.n_rows, 0.0, 1.0))
 
 
 class Look(NamedTuple):
@@ -394,6 +409,7 @@ TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "birth": birth,
     "hold": hold,
     "score": score,
+    "held_down": held_down,
     "look": look,
     "information": information,
     "variation": variation,

@@ -119,6 +119,23 @@ def sparse_notes(model: BaseFederatedMixture) -> list[str]:
     return [f"The fit is about {len(names)} of {model.n_features_in_} columns, in which components differ: {told}."]
 
 
+def rows_held_down(model: BaseFederatedMixture) -> Array:
+    """(K,) the share of every site's rows that does not count; zeros for models from before there was such a share."""
+    return np.asarray(getattr(model, "rows_held_down_", np.zeros(len(model.site_names_))))
+
+
+def robust_notes(model: BaseFederatedMixture) -> list[str]:
+    """What share of their rows sites hold down, in a sentence; none where all rows count."""
+    share = rows_held_down(model)
+    if not (share > 0).any():
+        return []
+    most = int(np.nanargmax(share))
+    return [
+        f"Rows of no component do not count: {np.nanmedian(share):.1%} of the middle site's, at most {share[most]:.1%} "
+        f"({model.site_names_[most]})."
+    ]
+
+
 def spread_within(model: BaseFederatedMixture) -> Array | None:
     """Common standard deviations within a component, per column: (R, p), or (1, p) where components share them.
 

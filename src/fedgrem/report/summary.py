@@ -18,6 +18,8 @@ from fedgrem.report.attributes import (
     parameter_names,
     parameter_units,
     pull_words,
+    robust_notes,
+    rows_held_down,
     selection_of,
     sharing,
     sparse_notes,
@@ -61,6 +63,8 @@ class SiteSummary(NamedTuple):
     """Components that only other sites have."""
     own: tuple[int, ...] = ()
     """Components that too few sites have for a center."""
+    held_down: float | None = None
+    """The share of its rows that does not count, being of no component; None where it did not say."""
 
     @property
     def suspect(self) -> bool:
@@ -162,6 +166,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     check_fitted(model)
     unsettled, has = set(model.unsettled_sites_.tolist()), has_component(model)
     own = (has.sum(axis=0) < FEWEST) & ~has.all(axis=0)
+    held_down = rows_held_down(model)
     errors, intercept, noise = model.center_se_, center_line(model, "intercept"), center_line(model, "noise")
     of_intercept = None if intercept is None else getattr(model, "center_intercept_se_", None)
     sites = [
@@ -178,6 +183,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             vanished=tuple(np.flatnonzero(model.vanished_[k]).tolist()),
             lacking=tuple(np.flatnonzero(~has[k]).tolist()),
             own=tuple(np.flatnonzero(has[k] & own).tolist()),
+            held_down=_or_none(float(held_down[k])),
         )
         for k, name in enumerate(model.site_names_)
     ]
@@ -208,6 +214,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         profile=model.profile() if isinstance(model, FederatedTableMixture) else None,
         notes=(
             *sparse_notes(model),
+            *robust_notes(model),
             *(str(note) for note in getattr(model, "notes_", ())),
         ),  # older saved models have none
         private=model.privacy is not None,

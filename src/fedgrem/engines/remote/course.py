@@ -23,7 +23,7 @@ BEGINNINGS = 10
 """Times that a fit may begin again before round 1, as it does when another site is lost there."""
 FAR = 1000.0
 """Common units differ from a site's own by at most this factor: of what is farther off it is no part."""
-FINISHED = ("score", "information")
+FINISHED = ("score", "held_down", "information")
 """Tasks that are about the site's parameters at the end, and so about the same; a fit of two starts has two ends."""
 SIMPLEX_SLACK = 1e-6
 

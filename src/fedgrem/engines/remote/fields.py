@@ -37,6 +37,7 @@ TITLES = {
     "private_moments": "A private fit: second moments, once",
     "private_cells": "A private fit: rows by cells, twice",
     "private_step": "A private fit: steps, four times, and nothing after them",
+    "held_down": "At the end, with `robust_rows`",
     "look": "A last look, once after the rounds",
     "information": "Standard errors, once at the end",
 }
@@ -57,6 +58,7 @@ WORDS = {
     "gain": "for each penalty, the mean gain in held-out log-likelihood per row over fitting alone",
     "error": "the standard errors of these",
     "entropy": "how unsure the components of all rows are together; 0 if each row surely belongs to one",
+    "held_down": "the share of the rows that does not count, being of no component; 0 below the floor",
     "at_center": "log-likelihood of the center's components, with weights of the site's own",
     "packed": "the observed information matrix, half of a symmetric matrix: sums over rows of products of scores",
     "sums": "posterior sums of the columns and of products of two columns, per component",
@@ -73,7 +75,7 @@ WORDS = {
 
 def tables() -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
     """Titles, and below each the fields with their numbers (for two components of three columns) and their words."""
-    gaussian, regression = Gaussian(Tied()), LinearRegression(noise="shared")
+    gaussian, regression = Gaussian(Tied(), robust_rows=True), LinearRegression(noise="shared")
     for task, title in TITLES.items():
         family: Family = regression if task == "joint_start" else gaussian
         spec = FitSpec(family, FedGrEM(), N_COMPONENTS, score=True, units=_units(family))

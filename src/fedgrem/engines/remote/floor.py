@@ -80,6 +80,9 @@ def answer_above(spec: FitSpec, stack: Stack, task: str, mail: Any, floor: float
             lambda *leaves: np.concatenate(leaves, axis=1), *(one.reply._replace(n_rows=()) for one in each)
         )
         return Answer(reply._replace(n_rows=stack.n_rows), sorted({r for one in each for r in one.held_back}))
+    if task == "held_down":
+        few = TASKS[task](spec, stack, mail)
+        return Answer(few._replace(held_down=np.where(few.held_down * few.n_rows < floor, 0.0, few.held_down)), [])
     if task == "compare":
         return _best_of(spec, stack, mail, floor)
     return _answer(spec, stack, task, mail, floor)
