@@ -30,6 +30,8 @@ FEWEST_MIXED, MOST_MIXED = 5, 300
 """Sites between which colluders are looked for: of fewer nobody can say who colludes, and pairs of more are many."""
 LOST = 0.21
 """What a center of mixed estimates loses to that of all: its variance, less the other's, relative to that."""
+NARROW = 0.5
+"""Of the distance up to which a site's pull grows: mixed estimates of honest sites are close to each other."""
 DIFFERENT = (0.5, 0.05)
 """Chances of a difference between the two centers below which neither, and only the mixed one, is believed."""
 MOST_ROWS = 1.5
@@ -181,7 +183,7 @@ def _unless_colluding(center: Array, theta: Array, say: Array, limit: Array, sta
     only as far as it contradicts the other, as in Hausman's test of an efficient estimate by a robust one.
     """
     mixed = nearest_neighbor_mixing(theta, int(MOST_BAD * len(theta)))
-    robust = shrink_to_center(mixed, say, limit, start).center
+    robust = shrink_to_center(mixed, say, NARROW * limit, start).center
     size = theta.shape[-1]
     apart = np.sqrt(np.square(robust - center).sum(axis=-1) * say.sum(axis=0) / LOST)
     low, high = (np.sqrt(chdtri(size, chance)) for chance in DIFFERENT)
