@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.attacks.rows import PartOfRows, attack_rows
 from fedgrem.data.simulate import Simulation, simulate
 from fedgrem.engines.decentralized import Decentralized
 from fedgrem.engines.inprocess import InProcess
@@ -48,10 +49,15 @@ class Part(NamedTuple):
     """Whether the measure has."""
 
 
-def largest_errors(drawn: Simulation, algorithm: Any, seed: int) -> tuple[float, float]:
+def largest_errors(drawn: Simulation, algorithm: Any, seed: int, **options: Any) -> tuple[float, float]:
     """Of weights and of component parameters, over honest sites and components, of a fit with unit covariances."""
     model = FederatedGaussianMixture(
-        drawn.theta.shape[1], covariance_type="identity", algorithm=algorithm, standard_errors=False, random_state=seed
+        drawn.theta.shape[1],
+        covariance_type="identity",
+        algorithm=algorithm,
+        standard_errors=False,
+        random_state=seed,
+        **options,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -121,6 +127,22 @@ def _without_server(line: str, h: float, seed: int) -> float:
 def _without_server_holds(means: Means) -> tuple[bool, str]:
     most = max(float(_ratio(means, line, "server").max()) for line in ("ring", "erdos-renyi"))
     return most <= 1.2, f"at most {most:.2f} times the server's error."
+
+
+# -- contaminated rows
+
+
+def _contaminated(line: str, share: float, seed: int) -> float:
+    drawn = simulate("gmm", h=0.5, n_outliers=0, seed=seed)
+    if share > 0:
+        rows, _ = attack_rows(drawn.rows, PartOfRows("far", share), list(drawn.rows), seed=seed)
+        drawn = drawn._replace(rows=rows)
+    return largest_errors(drawn, "fedgrem", seed, robust_rows=line == "ours")[1]
+
+
+def _contaminated_holds(means: Means) -> tuple[bool, str]:
+    most = float((means["ours"] / means["ours"][0]).max())
+    return most <= 1.2, f"at most {most:.2f} times the error with clean rows."
 
 
 # -- few informative columns
@@ -212,6 +234,11 @@ PARTS: dict[str, Part] = {
         (0.0, 0.5, 1.0, 1.5), (0.0, 1.0),
         {"ring": "neighbours in a ring", "erdos-renyi": "in a random graph", "server": "a server"}, _without_server,
         "Neighbours alone find about what a server finds.", _without_server_holds,
+    ),
+    "rows": Part(
+        "Contaminated rows", "share of every site's rows that are far away", "largest error of θ",
+        (0.0, 0.05, 0.1, 0.15, 0.2), (0.0, 0.1), {"ours": "robust rows", "plain": "plain rows"}, _contaminated,
+        "Up to a fifth of every site's rows may be contaminated.", _contaminated_holds,
     ),
     "sparse": Part(
         "Many columns: a sparse center", "columns, p, of which 10 are informative", "largest error of θ",
