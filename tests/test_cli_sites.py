@@ -172,6 +172,12 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
         ),
         (["sites", "fit", "study", "-r", 2, "-o", "m2", "--algorithm", "magic"], "algorithm must be one of 'fedgrem'"),
         (["sites", "fit", "study", "-r", 2, "-o", "north.csv"], "north.csv is a file; give a folder"),
+        (["sites", "fit", "study", "-r", "2:4", "-o", "m2", "--secure-sums"], "one number of components, got 2:4"),
+        (["sites", "fit", "study", "-r", 2, "-o", "m2", "--secure-sums", "--table"], "for Gaussians and regressions"),
+        (
+            ["sites", "fit", "study", "-r", 2, "-o", "m2", "--secure-sums", "--algorithm", "tgmm"],
+            "secure sums find Huber's center",
+        ),
         (["sites", "init", "study", "--site", "a", "--site", "b", "--host", "h"], "study is a study already"),
         (["sites", "add", "study", "north"], "'north' is a site of this study already"),
         (["sites", "remove", "study", "west"], "'west' is not a site of this study"),
@@ -259,6 +265,29 @@ def test_a_fit_that_came_back_is_shown_and_predicts_as_one_in_memory(tmp_path, c
     assert run("report", tmp_path / "model", "--out", tmp_path / "page.html") == 0
     assert (tmp_path / "page.html").stat().st_size > 10_000
     assert re.search(r"\d+ exchanges \(4 before round 1\), [\d.]+ s a round; per round and site", cost_of(finished))
+
+
+def test_a_fit_from_secure_sums_is_shown_and_the_log_of_a_site_says_that_it_was_masked(folder, tmp_path, capsys):
+    kit, options = folder / "study" / "kits" / "north", OPTIONS | {"secure_sums": True, "max_rounds": 2}
+    spec = spec_for(FederatedGaussianMixture(**options))
+    transport = AtHand(tmp_path, spec)
+    transport.guards["north"]._log = Log(kit / LOG)
+    finished = fit_over_network(spec, list(NAMES), transport, tmp_path / "run", Rules(min_sites=2))
+    try:
+        assert run("site", "log", kit) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert re.search(r"[\d,]+ masked numbers have left, which open in sums over sites only", out)
+        assert re.search(r"The keys are ([0-9a-f]{4}-){3}[0-9a-f]{4}: the same at all sites", out)
+    finally:
+        (kit / LOG).unlink()
+    save_fitted(finished, {"regression": False, "options": options, "out": str(tmp_path / "model")})
+    assert run("show", tmp_path / "model") == 0
+    assert "over 3 sites, from sums" in capsys.readouterr().out
+    assert run("show", tmp_path / "model", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["sites"][0] == {"name": "east"}
+    assert run("report", tmp_path / "model", "--out", tmp_path / "page.html") == 1
+    assert_one_error(capsys.readouterr().err, "the page is about sites, and what they found stayed with them")
+    assert re.search(r"\d+ exchanges, [\d.]+ s a round; per round and site [\d,]+ bytes to the site", cost_of(finished))
 
 
 def test_a_journal_is_replayed_on_the_screen(tmp_path, capsys):

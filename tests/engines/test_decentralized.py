@@ -295,8 +295,9 @@ def test_what_does_not_go_without_a_server_is_refused():
 def test_a_number_that_is_none_is_refused_by_the_name_of_the_site(monkeypatch):
     spec = plain_spec(max_rounds=2, tol=0.0)
 
-    def overflowing(spec, stack, held, content):
-        return np.where(np.array(stack.names)[:, None] == "site-2", np.nan, 1.0), begun(spec, stack, held, content)[1]
+    def overflowing(spec, stack, held, content, perform):
+        held = begun(spec, stack, held, content, perform)[1]
+        return np.where(np.array(stack.names)[:, None] == "site-2", np.nan, 1.0), held
 
     begun = WORK["sum_begin"].do
     monkeypatch.setitem(WORK, "sum_begin", Work(overflowing, remembers=False))

@@ -114,6 +114,15 @@ def start(
             "--total-epsilon", metavar="E", help="Budget of all fits ever.", show_default="--epsilon, or as before"
         ),
     ] = None,
+    least_sites: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=3,
+            help="With secure sums, answer those over so many.",
+            show_default="3, or as before",
+        ),
+    ] = None,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Answer although few rows have changed since the last fit.")
     ] = False,
@@ -149,6 +158,7 @@ def start(
     settings = _settings(kit, data, columns, target, weight, floor, words=table)
     settings = settings._replace(cap=cap, fits_per_day=fits_per_day or settings.fits_per_day)
     settings = _with_budget(settings, kit, epsilon, delta, total_epsilon)
+    settings = settings._replace(least_sites=least_sites or settings.least_sites)
     rows = read_table(settings.data) if settings.words else read_rows(name, settings).sites[0].rows
     write_settings(settings, kit / "local")
     if settings.floor < DEFAULT_FLOOR:
@@ -197,11 +207,18 @@ def log(
                 typer.echo(json.dumps(record))
     for page in [] if full else shown:
         console.print(f"Fit {page.run}, begun {page.begun}: {page.about}.", markup=False)
-        table = boxed("", ("asked for", "times", "answered", "numbers that left", "with components left out"))
+        last_column = "masked numbers" if page.keys else "with components left out"
+        table = boxed("", ("asked for", "times", "answered", "numbers that left", last_column))
         for line in page.lines:
-            counts = (str(line.asked), str(line.answered), f"{line.numbers:,}", str(line.held_back))
+            last_count = line.masked if page.keys else line.held_back
+            counts = (str(line.asked), str(line.answered), f"{line.numbers:,}", f"{last_count:,}")
             table.add_row(line.title, *counts)
         console.print(table)
+        if page.keys:
+            console.print(
+                f"  {page.masked:,} masked numbers have left, which open in sums over sites only. The keys are "
+                f"{page.keys}: the same at all sites, or the center has put in its own."
+            )
         for refusal in page.refusals:
             console.print(f"  refused {refusal}", markup=False)
         console.print(f"  {page.numbers:,} numbers have left in this fit.\n")

@@ -68,6 +68,9 @@ def fit(
     tol: opt.Tolerance = 1e-6,
     n_init: opt.Restarts = 10,
     seed: opt.Seed = 0,
+    secure_sums: Annotated[
+        bool, typer.Option("--secure-sums", help="See nothing but sums over at least three sites.")
+    ] = False,
     min_sites: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="With fewer answers, the fit pauses.", show_default="more than half"),
@@ -97,6 +100,8 @@ def fit(
 
     * `fedgrem sites fit study/ -r 3 --columns age,bmi --ranges age=0:120,bmi=10:60 --out model/`
 
+    * `fedgrem sites fit study/ -r 3 --secure-sums --out model/`
+
     * `fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/`
     """
     place = open_study(study)  # before the heavy imports: it sees to where they are kept compiled
@@ -108,6 +113,11 @@ def fit(
     check_folder(out, force=force)
     numbers = read_components(components)
     options = fit_options(numbers, penalty, criterion, max_rounds, tol, n_init, seed)
+    if secure_sums and table:
+        raise InputError("--secure-sums is for Gaussians and regressions; leave it or --table out.")
+    if secure_sums and not isinstance(numbers, int):
+        raise InputError(f"--secure-sums fits one number of components, got {components}; give a number.")
+    options |= {"secure_sums": True} if secure_sums else {}
     options["algorithm"] = algorithm
     options |= family_options(regression, covariance, noise, missing, table, types, response, robust_rows)
     names = listed(columns) or None
@@ -117,6 +127,8 @@ def fit(
         if regression or table:
             raise InputError("--ranges is for private fits of Gaussian components; leave out --regression and --table.")
         options["privacy"] = {"ranges": read_bounds(ranges)}
+    if secure_sums and len(place.sites) < 3:
+        raise InputError(f"secure sums are over at least 3 sites, and {study} has {len(place.sites)}.")
     model = estimator(options, regression)
     fixed = isinstance(numbers, int)
     first = model if fixed else candidate(model, min(numbers_of(numbers), default=1))
@@ -260,9 +272,11 @@ def cost_of(finished: Finished) -> str:
     seconds = about["seconds_per_round"]
     pace = "" if seconds is None else f", {seconds:.3f} s a round"
     private = cost.get("private_exchanges", 0)
-    before = private - cost["rounds"] if private else 1 + cost["start_exchanges"] + cost.get("penalty_exchanges", 0)
+    starts = cost.get("start_exchanges", 0)
+    before = private - cost["rounds"] if private else 1 + starts + cost.get("penalty_exchanges", 0)
+    told = f" ({before} before round 1)" if private or starts else ""  # of sums, rounds before and after look alike
     text = (
-        f"{cost['exchanges']} exchanges ({before} before round 1){pace}; per round and site "
+        f"{cost['exchanges']} exchanges{told}{pace}; per round and site "
         f"{cost['bytes_sent_per_round_and_site']:,} bytes to the site and "
         f"{cost['bytes_received_per_round_and_site']:,} from it."
     )

@@ -57,6 +57,7 @@ class InProcess:
         threads: int | None = None,
         budgets: Mapping[str, float] | None = None,
         draw: Draw = secure_normals,
+        secrets: list[bytes] | None = None,
     ) -> None:
         self._federation, self._spec = federation, spec
         self._budgets, self._draw = budgets or {}, draw
@@ -64,7 +65,7 @@ class InProcess:
         self._pooled = spec.algorithm.traits.pools_rows
         self._ready: tuple[Agreed, list[tuple[Stack, Array]]] | None = None
         self._divided: dict[int, tuple[list[tuple[Stack, Array]], int]] = {}
-        self._secrets: list[bytes] = []
+        self._secrets = [os.urandom(32) for _ in federation.sites] if secrets is None else secrets
         """Of the sites, where the center only sees sums."""
         self.own: dict[str, Held] = {}
         """What every site last sealed for itself: in one process there are no secrets."""
@@ -148,7 +149,6 @@ class InProcess:
         """What sites answer where only sums open; absent ones zeros."""
         sites = self._federation.sites
         if ask.task == KEYS:
-            self._secrets = [os.urandom(32) for _ in sites]
             keys = [key_reply(s, self._width(k)) for k, s in enumerate(self._secrets)]
             return KeyReply(*(np.stack(leaves) for leaves in zip(*keys, strict=True)))
         orders = [_of_site(ask.mail, k) for k in range(len(sites))]

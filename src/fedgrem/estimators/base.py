@@ -388,7 +388,8 @@ class BaseFederatedMixture(FittedMixture):
             self.informative_columns_ = np.array(result.columns)
         self._expose_path(result)
         self.history_ = {name: kept.copy() for name, kept in result.history.items()}
-        self.history_["log_likelihood"] -= log_volume(self, result)
+        if result.seen is not None:  # from sums nobody knows of single sites
+            self.history_["log_likelihood"] -= log_volume(self, result)
         self.cost_ = dict(result.cost)
 
     def _expose_path(self, result: FitResult) -> None:
@@ -443,7 +444,8 @@ class BaseFederatedMixture(FittedMixture):
             warnings.warn(" ".join(grave[:3]) + more, ColumnWarning, stacklevel=5)
 
     def _warn(self, result: FitResult) -> None:
-        if not np.all(np.isfinite(result.theta)):
+        unseen = result.from_sums and np.isnan(result.theta).all() and np.isfinite(result.center).all()
+        if not unseen and not np.all(np.isfinite(result.theta)):
             broken = [n for n, t in zip(result.site_names, result.theta, strict=True) if not np.all(np.isfinite(t))]
             self._forget()
             raise InputError(

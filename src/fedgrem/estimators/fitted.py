@@ -118,6 +118,8 @@ class FittedMixture(WithErrors, BaseEstimator):
         place = self._place_of(site)
         if place is None:
             raise InputError(f"site {site!r} was not fitted; the sites are {[str(name) for name in self.site_names_]}.")
+        if self._stayed_there(place):
+            raise InputError(f"what site {site!r} found stayed there (secure sums); leave the site out for the center.")
         return place
 
     def _places_for(self, table: Table, sites_given: bool) -> list[int | None]:
@@ -133,6 +135,14 @@ class FittedMixture(WithErrors, BaseEstimator):
             )
             return [None]
         found = [self._place_of(label) for label in table.labels]
+        silent = [str(label) for label, k in zip(table.labels, found, strict=True) if self._stayed_there(k)]
+        if silent:
+            warnings.warn(
+                f"what site(s) {', '.join(silent[:5])} found stayed with them (secure sums); the common center is used "
+                "for their rows.",
+                UnknownSiteWarning,
+                stacklevel=5,
+            )
         unknown = [str(label) for label, place in zip(table.labels, found, strict=True) if place is None]
         for name in unknown:
             meant = misspelt(name, [str(known) for known in self.site_names_])
@@ -148,7 +158,11 @@ class FittedMixture(WithErrors, BaseEstimator):
                 UnknownSiteWarning,
                 stacklevel=5,
             )
-        return found
+        return [None if self._stayed_there(place) else place for place in found]
+
+    def _stayed_there(self, place: int | None) -> bool:
+        """Whether what a site found is known to the site only."""
+        return place is not None and bool(np.isnan(self.weights_[place]).all())
 
     def _rows_to_score(self, X: Any, sites: Any) -> tuple[Table, Array]:
         check_is_fitted(self)

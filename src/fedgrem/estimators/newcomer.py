@@ -73,6 +73,11 @@ def _check_center(model: "BaseFederatedMixture") -> None:
             f"{traits.title} {traits.center}, and has no center to fit a new site against; fit with "
             "algorithm='fedgrem', or fit again with the new site."
         )
+    if model.secure_sums:
+        raise InputError(
+            "one more site cannot join a fit from secure sums yet: nobody knows how much its sites differ; fit again "
+            "with the new site."
+        )
     if len(model.site_names_) < 2 or not model.site_evidence_:
         raise InputError(
             "the model has no common center, because it was fitted on one site; fit it again on at least two sites."

@@ -46,7 +46,8 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
         return
     if result.look is None:
         # From sums nobody can say who is odd; a site knows how far it is from the center, and tells itself.
-        told = told_by_sites(result) if result.from_sums else NOT_JUDGED
+        known = result.from_sums and not np.isnan(result.distance).all()
+        told = told_by_sites(result) if known else NOT_JUDGED
         model.site_verdict_ = np.broadcast_to(told, len(result.site_names)).copy()
         model.site_evidence_ = {}
         return

@@ -8,7 +8,7 @@ a site that is shown another past finds no seal that opens.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from fedgrem.data.stack import Stack
 from fedgrem.data.units import Census
 from fedgrem.errors import InputError
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.tasks import MOST_PER_ROW, Candidates, ScoreRequest, halves_first, joint_start, path_score
+from fedgrem.fit.tasks import MOST_PER_ROW, TASKS, Candidates, PathRequest, ScoreRequest
 from fedgrem.kernels.center import row_norm, shrink
 from fedgrem.kernels.passes import ClippedSums, clipped
 from fedgrem.types import Array, Broadcast, Params, Upload, map_arrays, named_arrays
@@ -239,15 +239,24 @@ class Held(NamedTuple):
 # -- the work
 
 
+Perform: TypeAlias = Callable[[FitSpec, Stack, str, Any], Any]
+"""How a site does an ordinary task on its rows: a guarded one leaves out components of few rows."""
+
+
+def plainly(spec: FitSpec, stack: Stack, task: str, mail: Any) -> Any:
+    """Do an ordinary task with all rows."""
+    return TASKS[task](spec, stack, mail)
+
+
 @dataclass(frozen=True)
 class Work:
     """A task: what it does for c sites, and whether it needs what they sealed."""
 
-    do: Callable[[FitSpec, Any, Any, Any], tuple[Any, Held | None]]
+    do: Callable[[FitSpec, Any, Any, Any, Perform], tuple[Any, Held | None]]
     remembers: bool = True
 
 
-def middle(spec: FitSpec, census: Census, held: None, content: Middle) -> tuple[MiddleSums, None]:
+def middle(spec: FitSpec, census: Census, held: None, content: Middle, perform: Perform) -> tuple[MiddleSums, None]:
     """Clipped distances of this site's column means, log deviations and log rows from where their middle is sought."""
     deviation = np.where(census.deviation > 0, census.deviation, np.nan)
     log_rows = np.broadcast_to(np.log(census.n_rows)[:, None], deviation.shape)
@@ -257,11 +266,11 @@ def middle(spec: FitSpec, census: Census, held: None, content: Middle) -> tuple[
     return MiddleSums(there * 1.0, away, away * away, census.n_rows, census.gaps * 1.0), None
 
 
-def guess(spec: FitSpec, stack: Stack, held: None, content: Guess) -> tuple[GuessSums, None]:
+def guess(spec: FitSpec, stack: Stack, held: None, content: Guess, perform: Perform) -> tuple[GuessSums, None]:
     """A few EM iterations from every joint start, and by how much the site's rows would move it."""
     family, count = spec.family, len(stack)
     sent: Params = map_arrays(lambda leaf: for_all(leaf, count), content.params)
-    reply = joint_start(spec, stack, Candidates(sent, np.full(count, content.penalty)))
+    reply = perform(spec, stack, "joint_start", Candidates(sent, np.full(count, content.penalty)))
     here, n_rows = content.params, stack.n_rows
     say = np.minimum(n_rows, content.cap)
     start = family.to_noise(here.theta, here.noise)
@@ -284,13 +293,13 @@ def shortened(x: Array, most: float) -> Array:
     return np.asarray(x * np.minimum(1.0, most / np.where(length > 0, length, 1.0)))
 
 
-def begin(spec: FitSpec, stack: Stack, held: None, content: Begin) -> tuple[Array, Held]:
+def begin(spec: FitSpec, stack: Stack, held: None, content: Begin, perform: Perform) -> tuple[Array, Held]:
     """Take up the common start."""
     params: Params = map_arrays(lambda leaf: for_all(leaf, len(stack)).copy(), content.params)
     return np.ones((len(stack), 1)), Held(np.zeros((len(stack), 0)), params, params, np.ones_like(params.weights))
 
 
-def round_(spec: FitSpec, stack: Stack, held: Held, content: Round) -> tuple[RoundSums, Held]:
+def round_(spec: FitSpec, stack: Stack, held: Held, content: Round, perform: Perform) -> tuple[RoundSums, Held]:
     """Shrink to the center that was found, take local steps, and say how these pull on it."""
     frame = content.next_frame
     params = shrunk(spec, stack, held, content.frame, content.found)
@@ -305,22 +314,20 @@ def round_(spec: FitSpec, stack: Stack, held: Held, content: Round) -> tuple[Rou
     sent = Broadcast(params, toward)
     upload: Upload
     if int(frame.parts):
-        seen, _ = stack.halves(spec.seed, int(frame.parts))
-        flat = spec.algorithm.local_step(spec.family, seen, halves_first(sent), spec.seed)
-        upload = map_arrays(lambda leaf: leaf.reshape(count, 2, *leaf.shape[1:]), flat)
+        upload = perform(spec, stack, "path_step", PathRequest(np.full(count, int(frame.parts)), sent)).fits
     else:
-        upload = spec.algorithm.local_step(spec.family, stack, sent, spec.seed)
+        upload = perform(spec, stack, "step", sent)
     now = Held(held.here, params, upload.params, upload.step_scale)
     reached = upload.log_likelihood.reshape(count, -1).sum(axis=1)
     return RoundSums(parts_of(spec, stack, now, frame, content.start), unsettled, reached), now
 
 
-def pass_(spec: FitSpec, stack: Stack, held: Held, content: Pass) -> tuple[PassSums, Held]:
+def pass_(spec: FitSpec, stack: Stack, held: Held, content: Pass, perform: Perform) -> tuple[PassSums, Held]:
     """Say how the site pulls on another center."""
     return parts_of(spec, stack, held, content.frame, content.at), held
 
 
-def end(spec: FitSpec, stack: Stack, held: Held, content: End) -> tuple[EndSums, Held]:
+def end(spec: FitSpec, stack: Stack, held: Held, content: End, perform: Perform) -> tuple[EndSums, Held]:
     """Shrink to the last center, and keep that."""
     params = shrunk(spec, stack, held, content.frame, content.found)
     center = absolute(spec, content.frame, content.found, stack.rows.shape[-1])
@@ -331,10 +338,11 @@ def end(spec: FitSpec, stack: Stack, held: Held, content: End) -> tuple[EndSums,
     return told, held._replace(before=params, after=params)
 
 
-def gain(spec: FitSpec, stack: Stack, held: Held, content: End) -> tuple[GainSums, Held]:
+def gain(spec: FitSpec, stack: Stack, held: Held, content: End, perform: Perform) -> tuple[GainSums, Held]:
     """What the site's held-out rows say of every penalty."""
     params = shrunk(spec, stack, held, content.frame, content.found)
-    found = path_score(spec, stack, ScoreRequest(np.full(len(stack), int(content.frame.parts)), params)).gain
+    asked = ScoreRequest(np.full(len(stack), int(content.frame.parts)), params)
+    found = perform(spec, stack, "path_score", asked).gain
     found = np.clip(np.nan_to_num(found, nan=-MOST_PER_ROW), -MOST_PER_ROW, MOST_PER_ROW)
     return GainSums(np.ones(len(stack)), found, found[:, :, None] * found[:, None, :]), held
 
@@ -485,9 +493,12 @@ def check_order(order: SumOrder, secret: bytes, name: str) -> None:
 
 def answer(
     spec: FitSpec, task: str, rows: Stack | Census, orders: Sequence[SumOrder], names: Sequence[str],
-    secrets: Sequence[bytes],
+    secrets: Sequence[bytes], perform: Perform = plainly, agreed: bytes = b"",
 ) -> tuple[list[SumReply], Held | None]:  # fmt: skip
-    """The masked answers of some sites to one task, and what they hold after it, which nobody else can read."""
+    """The masked answers of some sites to one task, and what they hold after it, which nobody else can read.
+
+    Masks and seals also hang on what was ``agreed`` besides: two answers in two units must not have the same mask.
+    """
     from fedgrem.kernels.masks import derive, mask, seal, to_whole, unseal
 
     work, common = WORK[task], orders[0].common
@@ -500,11 +511,11 @@ def answer(
         for order, secret, name in zip(orders, secrets, names, strict=True):
             if order.sealed is None:
                 raise InputError(f"the order for {name!r} lacks what the site sealed for itself.")
-            texts.append(unseal(derive(secret, b"seal", common.chain.tobytes()), order.sealed.tobytes()))
+            texts.append(unseal(derive(secret, b"seal", common.chain.tobytes(), agreed), order.sealed.tobytes()))
         held = unpack(np.stack([np.frombuffer(text) for text in texts]), like)
         if np.any(common.here > held.here):
             raise InputError("a site that has left the fit is to be in a sum again; a lost site stays out.")
-    numbers, now = work.do(spec, rows, held, common.content)
+    numbers, now = work.do(spec, rows, held, common.content, perform)
     flat = packed(numbers)
     if now is not None:
         now = now._replace(here=np.repeat(common.here[None] * 1.0, len(names), axis=0))
@@ -512,11 +523,11 @@ def answer(
     told = []
     for k, (order, secret, name) in enumerate(zip(orders, secrets, names, strict=True)):
         whole = to_whole(flat[k], len(keys), name)
-        hidden = whole + mask(secret, int(order.place), keys, common.here, digest, len(whole))
+        hidden = whole + mask(secret, int(order.place), keys, common.here, digest + agreed, len(whole))
         sealed = None
         if now is not None:
             text = packed(map_arrays(lambda leaf, k=k: leaf[k : k + 1], now))[0].tobytes()
-            sealed = np.frombuffer(seal(derive(secret, b"seal", digest), text), dtype=np.uint8)
+            sealed = np.frombuffer(seal(derive(secret, b"seal", digest, agreed), text), dtype=np.uint8)
         told.append(SumReply(hidden.view(np.int64), sealed))
     return told, now
 

@@ -76,6 +76,11 @@ def write_model_report(
     origin : where the model comes from, if it was loaded.
     """
     summary = summarize(model)
+    if summary.from_sums:
+        raise InputError(
+            "the page is about sites, and what they found stayed with them (secure sums); `fedgrem show`, or "
+            "summary(), has the center."
+        )
     if show_rows < 0:
         raise InputError(f"show_rows must be >= 0, got {show_rows}.")
     if show_rows and X is None:

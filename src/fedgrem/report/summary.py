@@ -37,6 +37,7 @@ MOST_VANISHED = 5
 """Sites without rows of some component that a text names."""
 NO_CENTER = "No center is shown: with a penalty of 0 every site was fitted alone, and nothing is common."
 FEWEST_COLUMNS, COLUMN_WIDTH, ERROR_WIDTH = 2, 7, 17
+FROM_SUMS = "What they found stayed with them: the center has seen sums over them, and nothing else (secure sums)."
 OTHER_CELLS = 46
 """Width of a line about a site beside its name and its weights."""
 
@@ -130,6 +131,11 @@ class Summary(NamedTuple):
         return self.sharing != "alone" or self.penalty > 0 or len(self.sites) == 1
 
     @property
+    def from_sums(self) -> bool:
+        """Whether what the sites found is known to them only."""
+        return all(np.isnan(site.farthest) for site in self.sites)
+
+    @property
     def oddest_first(self) -> list[SiteSummary]:
         """Suspects, then the others; each by distance from the center, the farthest first."""
         return sorted(self.sites, key=lambda site: (not site.suspect, -site.farthest))
@@ -137,6 +143,9 @@ class Summary(NamedTuple):
     def as_plain(self) -> dict[str, Any]:
         """Dicts, lists and numbers only, ready for JSON; infinity becomes a string, which JSON has no number for."""
         plain = self._asdict() | {"n_sites": len(self.sites), "sites": [site._asdict() for site in self.sites]}
+        if self.from_sums:
+            plain |= {"typical_distance": None, "sites": [{"name": site.name} for site in self.sites]}
+            return plain | {"notes": list(self.notes)} | {k: _in_json(plain[k]) for k in ("penalty", "suspect_beyond")}
         for site in plain["sites"]:
             site["evidence"] = {key: _in_json(value) for key, value in site["evidence"].items()}
             site |= {key: list(site[key]) for key in ("vanished", "lacking", "own")}
@@ -232,6 +241,8 @@ def html_summary(model: BaseFederatedMixture) -> str:
     """The sites and their verdicts as a fragment of HTML, for a notebook."""
     summary = summarize(model)
     sites = summary.oddest_first[:MOST_SITES]
+    if summary.from_sums:
+        return "".join(f"<p>{escape(line)}</p>" for line in [*_headline(summary), FROM_SUMS])
     head = "".join(f"<th>{name}</th>" for name in ("site", "verdict", "rows", "at center", "farthest"))
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _site_cells(s, summary))}</tr>" for s in sites)
     first, second = (escape(line) for line in _headline(summary))
@@ -246,7 +257,7 @@ def text_of(summary: Summary, width: int = 80, most_sites: int = MOST_SITES) -> 
     """A headline, the centers, the sites and what to make of them, as plain text."""
     parts = [_headline(summary), _center_lines(summary, width), _profile_lines(summary)]
     parts += [_site_lines(summary, width, most_sites), _matrix_lines(summary, width, most_sites), _sentences(summary)]
-    parts = [part for part in parts if part]
+    parts = [part for part in parts if any(part)]
     return "\n\n".join(
         "\n".join(line if "\n" in line else paragraph(line, width) for line in part if line) for part in parts
     )
@@ -289,10 +300,12 @@ def selection_cell(value: float | None) -> str:
 
 def _headline(summary: Summary) -> list[str]:
     """Sites, components, rows, rounds; whether it settled."""
-    sites, rows = count(len(summary.sites), "site"), f"{summary.n_rows:,.6g} rows"
+    sites = count(len(summary.sites), "site")
+    rows = "from sums" if summary.from_sums else f"{summary.n_rows:,.6g} rows"
     moving = listed([site.name for site in summary.sites if not site.settled], 5)
     settled = f"settled; still moving: {moving}." if moving else "settled."
     if not summary.converged:
+        moving = moving or "nobody knows who"
         settled = f"NOT settled, still moving: {moving}; raise max_rounds or tol."
     return [
         f"{capital(summary.kind)}: {count(summary.n_components, 'component')} over {sites}, {rows}",
@@ -358,6 +371,8 @@ def _profile_lines(summary: Summary) -> list[str]:
 
 def _site_lines(summary: Summary, width: int, most_sites: int) -> list[str]:
     """One line per site, the oddest first: weights, how much of it sits at the center, how far out it is."""
+    if summary.from_sums:
+        return [f"Sites: {listed([site.name for site in summary.sites], most_sites)}. {FROM_SUMS}"]
     sites = summary.oddest_first[:most_sites]
     names = min(24, max(8, width - OTHER_CELLS), max(4, *(n_cells(site.name) for site in sites)))
     space, weights = width - names - OTHER_CELLS, np.array(summary.center_weights)
@@ -401,8 +416,8 @@ def _site_cells(site: SiteSummary, summary: Summary, width: int = 24) -> list[st
 
 
 def _sentences(summary: Summary) -> list[str]:
-    told = [str(line) for line in agreement(summary)]
-    told += [str(suspicion(summary))] if len(summary.sites) > 1 else []
+    told = [] if summary.from_sums else [str(line) for line in agreement(summary)]
+    told += [str(suspicion(summary))] if len(summary.sites) > 1 and not summary.from_sums else []
     more = len(summary.notes) - MOST_NOTES
     notes = [*summary.notes[:MOST_NOTES], *([f"And {more} notes more on columns."] if more > 0 else [])]
     return [*told, those_of_some(summary, MOST_VANISHED), vanishing(summary, MOST_VANISHED), *notes]

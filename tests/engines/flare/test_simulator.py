@@ -47,6 +47,16 @@ def test_a_fit_in_the_simulator_is_the_fit_in_process(flare):
 
 
 @pytest.mark.slow
+def test_secure_sums_in_the_simulator_find_the_center_of_the_fit_in_process(flare):
+    options = {"penalty": 2.0, "max_rounds": 3, "tol": 0.0, "random_state": 1, "secure_sums": True}
+    rows = {name: rows_of(name)[0] for name in NAMES}
+    actual = FederatedGaussianMixture(2, **options).fit(rows, engine="flare-simulator")
+    expected = FederatedGaussianMixture(2, **options).fit(rows)
+    np.testing.assert_allclose(actual.center_, expected.center_, rtol=0, atol=1e-9)
+    assert np.isnan(actual.means_).all(), "what sites found stayed there"
+
+
+@pytest.mark.slow
 def test_orders_that_sites_fetch_give_the_same_answer(flare):
     from fedgrem.data.federation import Federation
     from fedgrem.engines.flare.simulator import fit_in_simulator

@@ -434,7 +434,7 @@ def test_the_account_says_in_words_what_was_asked_what_left_and_what_was_refused
     assert page.about.startswith("2 component(s) of the family gaussian, by fedgrem, in at most 3 rounds")
     assert "47 rows; floor 1 rows" in page.about
     rounds = next(line for line in page.lines if line.title == "Every round")
-    assert rounds[1:] == (2, 2, 2 * (2 + 4 + 2 + 1 + 1), 0)
+    assert rounds[1:] == (2, 2, 2 * (2 + 4 + 2 + 1 + 1), 0, 0)
     assert page.numbers == sum(line.numbers for line in page.lines)
     (refusal,) = page.refusals
     assert refusal.endswith("'compare': it is not the turn of 'compare'; before it came 'step'. (2 times)")

@@ -21,6 +21,7 @@ from fedgrem.engines.flare.messages import Letter, envelope, opened
 from fedgrem.engines.remote.guard import Guard
 from fedgrem.engines.remote.log import LOG, Log, read_log
 from fedgrem.engines.remote.site import REASONS, DeclinedError, Settings, SiteAtWork, read_settings
+from fedgrem.engines.remote.sums import OWN, secret_in, secret_of_fit
 from fedgrem.errors import FedGrEMError, MessageError
 from fedgrem.fit.spec import read_spec
 
@@ -57,10 +58,12 @@ class SiteExecutor(Executor):
             if place not in _GUARDS:
                 try:
                     name, settings = settings_of(fl_ctx)
-                    site = SiteAtWork(name, settings, read_spec(self._spec))
+                    spec, kit = read_spec(self._spec), Path(fl_ctx.get_workspace().get_root_dir())
+                    secret = secret_of_fit(secret_in(kit), self._run) if spec.secure_sums else None
+                    site = SiteAtWork(name, settings, spec, secret=secret, keep=kit / OWN)
                 except FedGrEMError as error:
                     raise DeclinedError("order", str(error)) from error
-                path = Path(fl_ctx.get_workspace().get_root_dir()) / LOG
+                path = kit / LOG
                 _GUARDS[place] = Guard(site, Log(path), lambda: read_log(path), run=self._run, job=place[1])
             return _GUARDS[place]
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.engines.remote.fields import TITLES
+from fedgrem.engines.remote.fields import SUM_TITLES, TITLES
 
 
 class Line(NamedTuple):
@@ -18,6 +18,8 @@ class Line(NamedTuple):
     """That left in answer, all together."""
     held_back: int
     """Answers that left out components of too few rows."""
+    masked: int = 0
+    """Numbers that left masked, and open in a sum only."""
 
 
 class Page(NamedTuple):
@@ -30,11 +32,18 @@ class Page(NamedTuple):
     lines: list[Line]
     refusals: list[str]
     """When, what and why; the same again is counted."""
+    keys: str = ""
+    """Of a fit of sums, the fingerprint of all sites' keys."""
 
     @property
     def numbers(self) -> int:
         """That left in this fit."""
         return sum(line.numbers for line in self.lines)
+
+    @property
+    def masked(self) -> int:
+        """Likewise masked."""
+        return sum(line.masked for line in self.lines)
 
 
 def pages(records: Iterable[dict[str, Any]]) -> list[Page]:
@@ -51,17 +60,21 @@ def _page(run: str, records: list[dict[str, Any]]) -> Page:
     lines: dict[str, Line] = {}
     for record in records:
         if record["kind"] in ("order", "reply"):
-            title = TITLES.get(record["task"], f"{record['task']!r}, which is no task")
+            title = (TITLES | SUM_TITLES).get(record["task"], f"{record['task']!r}, which is no task")
             line = lines.get(title, Line(title, 0, 0, 0, 0))
             if record["kind"] == "order":
                 line = line._replace(asked=line.asked + 1)
             else:
                 numbers = sum(np.size(value) for value in record["sent"].values())
                 few = line.held_back + ("held_back" in record)
-                line = line._replace(answered=line.answered + 1, numbers=line.numbers + numbers, held_back=few)
+                masked = line.masked + record.get("masked", 0)
+                line = line._replace(
+                    answered=line.answered + 1, numbers=line.numbers + numbers, held_back=few, masked=masked
+                )
             lines[title] = line
     about = _about(begun[0]) if begun else "not begun"
-    return Page(run, records[0]["time"], about, list(lines.values()), _refusals(records))
+    keys = next((record["asked"]["keys"] for record in records if "keys" in record.get("asked", {})), "")
+    return Page(run, records[0]["time"], about, list(lines.values()), _refusals(records), keys)
 
 
 def _about(record: dict[str, Any]) -> str:

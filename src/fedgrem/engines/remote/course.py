@@ -5,7 +5,7 @@ kind of conversation the spec implies, from playing it on made-up rows, and hold
 fit, none out of turn, none more often than the fit needs, no other units than at the beginning.
 """
 
-from hashlib import sha256
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +13,12 @@ import numpy as np
 from fedgrem.data.units import Census, UnitsPlan
 from fedgrem.engines.remote.declaration import CENSUS, STEP, Declaration, Order
 from fedgrem.engines.remote.floor import PARTS, params_of
+from fedgrem.engines.remote.sums import check_content
+from fedgrem.engines.remote.wire import digest_of
 from fedgrem.errors import MessageError
 from fedgrem.fit.penalty import ROUNDS
 from fedgrem.fit.spec import COUNTS, FitSpec
+from fedgrem.fit.sums_site import SumOrder
 from fedgrem.fit.tasks import PathRequest, ScoreRequest
 from fedgrem.types import named_arrays
 
@@ -94,9 +97,9 @@ class Course:
         self._taken.add(digest)
         return again
 
-    def restore(self, state: State, digest: str) -> None:
+    def restore(self, state: Sequence[Any], digest: str) -> None:
         """Take over an order that was taken before, and where the fit was after it."""
-        self.state = state
+        self.state = State(*state)
         self._taken.add(digest)
 
     def _turn(self, task: str) -> tuple[int, int, int]:
@@ -124,21 +127,12 @@ class Course:
         )
 
 
-def digest_of(message: Any) -> str:
-    """A hash of the names and numbers of a message."""
-    found = sha256()
-    if isinstance(message, tuple) and message and isinstance(message[0], str):
-        found.update(message[0].encode())
-        message = message[1]
-    for name, leaf in named_arrays(message):
-        array = np.ascontiguousarray(leaf)
-        found.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
-    return found.hexdigest()
-
-
 def check_values(task: str, order: Order, spec: FitSpec) -> None:
     """Refuse numbers that no fit sends, whatever their shapes."""
     mail = order.mail
+    if isinstance(mail, SumOrder):
+        check_content(mail, PARTS)
+        return
     params = params_of(mail)
     if params is not None:
         total = np.asarray(params.weights).sum(axis=-1)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedgrem.data.federation import Federation, Units
 from fedgrem.engines.inprocess import InProcess
+from fedgrem.engines.remote.sums import PLAYED_SITES, NamedKeys, order_among, reply_among, sites_told
 from fedgrem.engines.remote.wire import decode
 from fedgrem.errors import InputError, MessageError
 from fedgrem.families.registry import FAMILIES
@@ -21,11 +22,13 @@ from fedgrem.fit.conversation import Ask, Replies
 from fedgrem.fit.fit import run
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.sums import Circle
+from fedgrem.fit.sums_site import KEYS, SUM_TASKS, SumOrder, check_spec
 from fedgrem.fit.tasks import TASKS as LOCAL_TASKS
 from fedgrem.types import Array, map_arrays, named_arrays
 
 CENSUS, STEP = "census", "step"
-TASKS = (CENSUS, *LOCAL_TASKS, *PRIVATE_TASKS)
+TASKS = (CENSUS, *LOCAL_TASKS, *PRIVATE_TASKS, *SUM_TASKS)
 NAME_BYTES = 64
 UNNAMED = (
     "the sites of a private fit say nothing of their columns, not even what they are called: name these, as in "
@@ -47,7 +50,7 @@ class Order(NamedTuple):
 
 
 HELLO = Order((), None, np.asarray(False))
-"""The first order, for the census."""
+"""The first order, for the census or, in a fit of sums, for keys."""
 
 
 class NamedCensus(NamedTuple):
@@ -109,6 +112,10 @@ def check_over_network(spec: FitSpec) -> None:
         )
     if spec.given is not None:
         raise InputError("starts cannot be given to a fit over a network yet; leave them out, or fit in process.")
+    if spec.secure_sums:
+        if spec.ranges is not None:
+            raise InputError("secure sums do not go with a private fit yet; leave out secure_sums, or privacy.")
+        check_spec(spec, Circle.what, Circle.remedy)
 
 
 class Declaration:
@@ -128,36 +135,47 @@ class Declaration:
 
     def read_order(self, task: str, fields: Any) -> Order:
         """An order as it came, checked against the declaration: the site's side of the check."""
-        order: Order = _read("the order", fields, [form.order for form in self.forms(task)])
+        order: Order = _read("the order", fields, [form.order for form in self.forms(task, sites_told(fields))])
         units = order.units
         if units is not None and not (np.isfinite([*units.location, *units.scale]).all() and (units.scale > 0).all()):
             raise MessageError("the order's units are not finite and positive.")
         return order
 
-    def read_reply(self, task: str, fields: Any) -> Any:
-        """A reply as it is about to leave, checked: the guard's side."""
-        return _read("the reply", fields, [form.reply for form in self.forms(task)])
+    def read_reply(self, task: str, fields: Any, order: Order | None = None) -> Any:
+        """A reply as it is about to leave, checked, as one to this order or to any: the guard's side."""
+        forms = [form.reply for form in self.forms(task)] if order is None else [self.reply_to(task, order)]
+        return _read("the reply", fields, forms)
 
     def reply_to(self, task: str, order: Order) -> Any:
         """What a site may answer to an order: the structure, with the shape and type of every field."""
-        found = [form.reply for form in self.forms(task) if _shapes(form.order) == _shapes(order)]
+        n_sites = len(order.mail.common.here) if isinstance(order.mail, SumOrder) else PLAYED_SITES
+        found = [form.reply for form in self.forms(task, n_sites) if _shapes(form.order) == _shapes(order)]
         if not found:
             raise MessageError(f"the order for {task!r} is of no declared shape; no site would take it.")
         return found[0]
 
-    def forms(self, task: str) -> "list[Form]":
-        """The messages of a task: more than one pair where it is asked in several ways."""
-        if task == CENSUS and self._spec.ranges is None:
-            return [Form(HELLO, self._census)]
-        played = task in TASKS and task != CENSUS
+    @property
+    def first(self) -> str:
+        """The task with which the fit begins by asking who is there; a private one has none."""
+        if self._spec.ranges is not None:
+            return ""
+        return KEYS if self._spec.secure_sums else CENSUS
+
+    def forms(self, task: str, n_sites: int = PLAYED_SITES) -> "list[Form]":
+        """The messages of a task: more than one pair where it is asked in several ways; a sum is over so many."""
+        if task and task == self.first:
+            return [Form(HELLO, self._keys if self._spec.secure_sums else self._census)]
+        played = task in TASKS and task not in (CENSUS, KEYS)
         known = _played(self._spec, self.n_columns, self._spec.smaller is not None).forms if played else {}
         if task not in known:
-            if self._spec.ranges is not None:
+            if self._spec.ranges is not None or self._spec.secure_sums:
                 known = _played(self._spec, self.n_columns, False).forms
-            first = () if self._spec.ranges is not None else (CENSUS,)
+            first = (self.first,) if self.first else ()
             listed = ", ".join((*first, *known)) if known else ", ".join(TASKS)
             raise MessageError(f"there is no task {task[:40]!r} in this fit; the tasks are {listed}.")
-        return known[task]
+        if not self._spec.secure_sums:
+            return known[task]
+        return [Form(order_among(form.order, n_sites), reply_among(form.reply, n_sites)) for form in known[task]]
 
     def played(self) -> list[tuple[str, int]]:
         """The tasks in the order of a fit, and how often each is asked in a row, where that does not hang on rows."""
@@ -167,8 +185,15 @@ class Declaration:
     @property
     def _census(self) -> NamedCensus:
         column = blank((self.n_summarized,))
-        names = () if self.agreed_columns else blank((self.n_summarized, NAME_BYTES), np.uint8)
-        return NamedCensus(blank(()), column, column, column, blank((), bool), names)
+        return NamedCensus(blank(()), column, column, column, blank((), bool), self._names)
+
+    @property
+    def _keys(self) -> NamedKeys:
+        return NamedKeys(blank((32,), np.uint8), blank((), np.int64), self._names)
+
+    @property
+    def _names(self) -> Any:
+        return () if self.agreed_columns else blank((self.n_summarized, NAME_BYTES), np.uint8)
 
 
 class Form(NamedTuple):
@@ -205,11 +230,13 @@ def _played(spec: FitSpec, n_columns: int, two_starts: bool) -> "_MadeUp":
 
 
 class _MadeUp:
-    """Two sites with made-up rows, few and a few more, that answer every kind of message once, and again the same."""
+    """A few sites with made-up rows, few and a few more, that answer every kind of message once, and again the same.
 
-    site_names = ("here", "there")
+    What is masked hangs on all that came before, and is answered every time.
+    """
 
     def __init__(self, spec: FitSpec, n_columns: int) -> None:
+        self.site_names = ("here", "there", "yonder") if spec.secure_sums else ("here", "there")
         self._few, self._more = (self._sites(spec, n_columns, n * (spec.n_components + SPARE_ROWS)) for n in (1, 2))
         self._replies: dict[Any, Replies] = {}
         self.forms: dict[str, list[Form]] = {}
@@ -217,19 +244,23 @@ class _MadeUp:
 
     def _sites(self, spec: FitSpec, n_columns: int, n_rows: int) -> InProcess:
         generator = np.random.default_rng(0)
-        counts = generator.poisson(4.0, (2, n_rows, n_columns)).astype(float)  # of use to every family
-        targets = list(generator.normal(size=(2, n_rows))) if spec.family.has_target else None
-        return InProcess(Federation.from_sites(self.site_names, list(counts), targets), spec, threads=1)
+        n_sites = len(self.site_names)
+        counts = generator.poisson(4.0, (n_sites, n_rows, n_columns)).astype(float)  # of use to every family
+        targets = list(generator.normal(size=(n_sites, n_rows))) if spec.family.has_target else None
+        federation = Federation.from_sites(self.site_names, list(counts), targets)
+        return InProcess(federation, spec, threads=1, secrets=[bytes([k]) * 32 for k in range(n_sites)])
 
     def ask(self, ask: Ask) -> Replies:
         """Run the task on few rows and on more, if it is new."""
         self.asked.append(ask.task)
         key = (ask.task, *_shapes(ask.mail))
+        if key in self._replies and ask.task in SUM_TASKS:
+            return self._few.ask(ask)
         if key not in self._replies:
             replies = self._replies[key] = self._few.ask(ask)
             alike = _shapes(replies.mail) == _shapes(self._more.ask(ask).mail)
             assert alike, f"the reply to {ask.task} depends on the number of rows"
-            if ask.task != CENSUS:
+            if ask.task not in (CENSUS, KEYS):
                 self._note(ask, replies)
         return self._replies[key]
 

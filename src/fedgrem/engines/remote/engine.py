@@ -12,16 +12,17 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from fedgrem.data.units import Census
-from fedgrem.engines.remote.declaration import CENSUS, HELLO, STEP, Declaration, Order, read_names
+from fedgrem.engines.remote.declaration import CENSUS, HELLO, STEP, Declaration, NamedCensus, Order, read_names
 from fedgrem.engines.remote.journal import AGAIN, Journal, Record
 from fedgrem.engines.remote.roster import Roster
 from fedgrem.engines.remote.site import REASONS
 from fedgrem.engines.remote.validate import check_reply
 from fedgrem.engines.remote.wire import Fields, decode, encode, printable, size
-from fedgrem.errors import MessageError, ModelFileError, PausedError
+from fedgrem.errors import InputError, MessageError, ModelFileError, PausedError
 from fedgrem.fit.conversation import Ask, Replies
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.sums_site import KEYS, SUM_TASKS, KeyReply
 from fedgrem.types import map_arrays, named_arrays
 
 PROBE = 2.0
@@ -71,6 +72,11 @@ class Traffic(NamedTuple):
     asked: int
     """Sites."""
 
+    def plus(self, other: "Traffic") -> "Traffic":
+        """Of two exchanges with the same sites together."""
+        seconds, sent, received = self.seconds + other.seconds, self.sent + other.sent, self.received + other.received
+        return Traffic(seconds, sent, received, other.asked)
+
 
 class OverNetwork:
     """Asks the sites of a roster over a transport; an :class:`~fedgrem.fit.conversation.Engine`.
@@ -118,7 +124,9 @@ class OverNetwork:
         """
         if self.spec.ranges is not None:
             return
-        self.roster.census = self._exchange(Ask(CENSUS, ()))
+        if self.spec.secure_sums:
+            self._check_sums()
+        self.roster.census = self._exchange(Ask(self._first, ()))
 
     def ask(self, ask: Ask) -> Replies:
         """Send each site its part and stack the replies, in site order.
@@ -126,14 +134,17 @@ class OverNetwork:
         A site that is lost before round 1 has no start, and is dropped; later, rows of the absent are NaN.
         """
         names = self.site_names
-        if ask.task == CENSUS:
-            told = [Census(*self.roster.census[name][:-1]) for name in names]
+        if ask.task == self._first:
+            kind = KeyReply if ask.task == KEYS else Census
+            told = [kind(*self.roster.census[name][:-1]) for name in names]
             return Replies(np.ones(len(names), dtype=bool), _stack(told))
         good = self._exchange(ask)
         if not ask.optional and len(good) < len(names):
             raise SitesChangedError
         present = np.array([name in good for name in names])
         nothing = map_arrays(lambda leaf: np.full(leaf.shape, np.nan), self._declared)
+        if ask.task in SUM_TASKS:  # whole numbers, and bytes
+            nothing = map_arrays(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self._declared)
         return Replies(present, _stack([good.get(name, nothing) for name in names]))
 
     def close(self) -> None:
@@ -145,7 +156,7 @@ class OverNetwork:
 
     def _exchange(self, ask: Ask) -> dict[str, Any]:
         """The replies that may be used, by site."""
-        if ask.task != CENSUS:
+        if ask.task != self._first:
             self._declared = self._declaration.reply_to(ask.task, _order(ask, 0))
         record = self._journal.next()
         if record is not None:
@@ -154,8 +165,10 @@ class OverNetwork:
             self._check_same()
             self.roster.away.clear()  # whoever was away before a crash or a pause is waited for again
         begin = time.monotonic() if self._clock is None else self._clock
-        if ask.task == CENSUS:
+        if ask.task == self._first:
             good = self._census()
+        elif ask.task in SUM_TASKS:
+            good = self._sum(ask)
         elif not ask.optional:
             good = self._judge("before", ask.task, self._deliver(ask.task, self._orders(ask, self.site_names)))
             self._check_enough(good)
@@ -187,8 +200,8 @@ class OverNetwork:
                 f"{ask.task!r}: another version wrote it; go on with that one, or begin a new fit."
             )
         self.differs += [about["exchange"]] if about["asked"] != digest(ask) else []
-        if ask.task == CENSUS:
-            self._declare(record.fields["mean"]["shape"][1] - self.spec.family.has_target)
+        if ask.task == self._first:
+            self._declare(self._columns_told([{name: _of_one(field) for name, field in record.fields.items()}]))
         if "roster" in about:
             self._known = about["roster"]
             self.roster.restore(self._known)
@@ -205,7 +218,12 @@ class OverNetwork:
             )
 
     def _count(self, task: str, traffic: Traffic) -> None:
-        self.rounds += [traffic] if task in (STEP, "private_step") else []
+        if task == "sum_begin":
+            self.rounds.clear()  # those before were of the choice of the penalty
+        elif task == "sum_pass":
+            self.rounds[-1] = self.rounds[-1].plus(traffic)
+        elif task in (STEP, "private_step", "sum_round"):
+            self.rounds.append(traffic)
 
     def _asked(self, ask: Ask) -> list[bool]:
         """(K,) who is asked and still in the run."""
@@ -215,23 +233,24 @@ class OverNetwork:
     # -- live
 
     def _census(self) -> dict[str, Any]:
-        answers = self._deliver(CENSUS, dict.fromkeys(self.roster.names, HELLO))
-        self._declare(self._common_columns(answers))
-        census = self._judge("before", CENSUS, answers)
+        answers = self._deliver(self._first, dict.fromkeys(self.roster.names, HELLO))
+        self._declare(self._columns_told([answer.fields for answer in answers.values()]))
+        census = self._judge("before", self._first, answers)
         self._same_names(census)
         self._check_enough(census)
         return census
 
     def _declare(self, n_columns: int) -> None:
         self._declaration = Declaration(self.spec, n_columns)
-        if self.spec.ranges is None:
-            self._declared = self._declaration.reply_to(CENSUS, HELLO)
+        self._first = self._declaration.first
+        if self._first:
+            self._declared = self._declaration.reply_to(self._first, HELLO)
 
-    def _common_columns(self, answers: dict[str, Answer]) -> int:
+    def _columns_told(self, answers: list[Fields | None]) -> int:
         """How many columns most sites have; others are refused by shape."""
         if self.spec.columns is not None:
             return len(self.spec.columns)
-        counts = [n for n in map(_claimed_columns, answers.values()) if 0 < n <= MOST_COLUMNS]
+        counts = [n for n in map(_claimed_columns, answers) if 0 < n <= MOST_COLUMNS]
         if not counts:
             return 1
         common = max(set(counts), key=lambda n: (counts.count(n), -counts.index(n)))
@@ -274,6 +293,36 @@ class OverNetwork:
             if time.monotonic() >= give_up or len(self.roster.active) < rules.min_sites:
                 self.roster.check_quorum(len(good))
             time.sleep(0.5)
+
+    def _sum(self, ask: Ask) -> dict[str, Any]:
+        """A sum of those who answer; the others are out of the fit, unless too few are left for one."""
+        asked = [name for k, name in enumerate(self.site_names) if ask.to is None or ask.to[k]]
+        answers = self._deliver(ask.task, self._orders(ask, asked))
+        good, wrong = {}, {}
+        for site, answer in answers.items():
+            self._same_place(site, answer.place)
+            message, trouble, bad = self._heard(site, ask.task, answer)
+            if message is None:
+                wrong[site] = trouble or bad
+            else:
+                good[site] = message
+        if len(good) < self.roster.rules.min_sites:
+            for site, why in wrong.items():
+                self.roster.away.add(site)
+                self.roster.note(site, "missing from a sum", why, self.exchange)
+            self.roster.check_quorum(len(good))
+        for site, why in wrong.items():
+            self.roster.expel(site, why, self.exchange)
+        return good
+
+    def _check_sums(self) -> None:
+        """Refuse a sum that would show single sites."""
+        from fedgrem.kernels.masks import FEWEST
+
+        if len(self.roster.names) < FEWEST:
+            raise InputError(f"secure sums are over at least {FEWEST} sites, and there are {len(self.roster.names)}.")
+        rules = self.roster.rules
+        self.roster.rules = rules._replace(min_sites=max(FEWEST, rules.min_sites))
 
     def _orders(self, ask: Ask, sites: Iterable[str]) -> dict[str, Order]:
         return {name: _order(ask, self.site_names.index(name)) for name in sites}
@@ -335,12 +384,10 @@ class OverNetwork:
         roster = self.roster
         for site, answer in answers.items():
             self._same_place(site, answer.place)
-            away, trouble, bad = site in roster.away, self._trouble(answer), ""
-            if not trouble:
-                try:
-                    good[site] = self._checked(site, task, answer)
-                except MessageError as error:
-                    bad = str(error)
+            away = site in roster.away
+            message, trouble, bad = self._heard(site, task, answer)
+            if message is not None:
+                good[site] = message
             if stage == "before" and site not in good:
                 roster.drop(site, trouble or bad, self.exchange)
             elif stage == "private" and site not in good:
@@ -356,6 +403,15 @@ class OverNetwork:
                 roster.away.discard(site)
                 roster.note(site, "back", "it answers again", self.exchange)
         return good
+
+    def _heard(self, site: str, task: str, answer: Answer) -> tuple[Any, str, str]:
+        """The message, or why there is none: trouble on the way or at the site, or what is wrong with it."""
+        if trouble := self._trouble(answer):
+            return None, trouble, ""
+        try:
+            return self._checked(site, task, answer), "", ""
+        except MessageError as error:
+            return None, "", str(error)
 
     def _same_place(self, site: str, place: str) -> None:
         """Point out, once, a site of which two copies answer: each knows half of what it was asked."""
@@ -379,7 +435,7 @@ class OverNetwork:
             answer.fields or {},
             self._declared,
             exchange=(answer.exchange, self.exchange),
-            n_rows=None if before is None else float(before.n_rows),
+            n_rows=float(before.n_rows) if isinstance(before, NamedCensus) else None,
             gaps=self.spec.missing,
         )
 
@@ -402,13 +458,18 @@ def _stack(replies: list[Any]) -> Any:
     return map_arrays(lambda *leaves: np.stack(leaves), *replies)
 
 
-def _claimed_columns(answer: Answer) -> int:
+def _claimed_columns(fields: Any) -> int:
     """How many columns a site says that it has; 0 where it says nothing that can be understood."""
     try:
-        (count,) = (answer.fields or {})["mean"]["shape"]
+        count, _ = fields["names"]["shape"]
     except (TypeError, KeyError, ValueError):
         return 0
     return count if type(count) is int else 0
+
+
+def _of_one(field: dict[str, Any]) -> dict[str, Any]:
+    """What one of several sites said, by its shape."""
+    return field | {"shape": field["shape"][1:]}
 
 
 def _bytes(answer: Answer) -> int:

@@ -20,6 +20,7 @@ from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.sums_site import KEYS
 from fedgrem.types import named_arrays
 
 N_COMPONENTS, N_COLUMNS = 2, 3
@@ -42,7 +43,22 @@ TITLES = {
     "information": "Standard errors, once at the end",
 }
 """Of the tasks, in the order of a fit."""
+SUM_TITLES = {
+    KEYS: "Secure sums: the first report, once per fit, instead of the one above",
+    "sum_middle": "Secure sums: units, at most 61 times before the starts",
+    "sum_guess": "Secure sums: joint starts, 20 times before round 1",
+    "sum_begin": "Secure sums: the common start, once or twice",
+    "sum_round": "Secure sums: every round",
+    "sum_pass": "Secure sums: more passes, at most 4 a round",
+    "sum_gain": "Secure sums: the choice of the penalty, once before round 1",
+    "sum_end": "Secure sums: once at the end",
+}
+"""Likewise of the tasks of a fit that sees sums only."""
 WORDS = {
+    "key": "a public key, made for this fit",
+    "width": "how many columns the site has, the response among them",
+    "masked": "whole numbers modulo 2^64 that look like noise, and open only in the sum over all sites",
+    "sealed": "bytes that only the site itself can read: what it wants to be told in the next order",
     "n_rows": "how many rows the site has (the sum of their weights)",
     "mean": "the mean of every column, and of the response of a regression",
     "deviation": "the standard deviation of every column, likewise",
@@ -82,6 +98,9 @@ def tables() -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
         if task in PRIVATE_TASKS:
             spec = replace(spec, score=False, ranges=((0.0, 10.0),) * N_COLUMNS)
         yield title, _fields(spec, task)
+    sums = FitSpec(gaussian, FedGrEM(), N_COMPONENTS, units=_units(gaussian), secure_sums=True)
+    for task, title in SUM_TITLES.items():
+        yield title, _fields(sums, task)
     for algorithm, family in ((FedGMM(), gaussian), (FedGMM(), regression), (FedEMSA(), gaussian)):
         spec = FitSpec(family, algorithm, N_COMPONENTS, units=_units(family))
         extra = [row for row in _fields(spec, STEP) if row[0].startswith("extra.")]

@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from fedgrem.engines.remote.course import Course, State, digest_of
-from fedgrem.engines.remote.declaration import CENSUS, Declaration, Order, read_names, write_names
+from fedgrem.engines.remote.course import Course
+from fedgrem.engines.remote.declaration import Declaration, Order, read_names, write_names
 from fedgrem.engines.remote.ledger import charge, one_at_a_time, spent
 from fedgrem.engines.remote.log import Log
 from fedgrem.engines.remote.site import DeclinedError, SiteAtWork
-from fedgrem.engines.remote.wire import Fields, encode, size
+from fedgrem.engines.remote.sums import SumCourse, masked_in, told_of
+from fedgrem.engines.remote.wire import Fields, digest_of, encode, size
 from fedgrem.errors import InputError, MessageError
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.private_site import PrivateReply
+from fedgrem.fit.sums_site import SumOrder, SumReply
 from fedgrem.kernels.privacy import mu_of
 from fedgrem.types import named_arrays
 
@@ -53,7 +55,7 @@ class Guard:
         self._site, self._log, self._earlier, self._run, self._job, self._now = site, log, earlier, run, job, now
         self._declaration = Declaration(site.spec, len(site.settings.columns))
         self._lock = threading.Lock()
-        self._course: Course | None = None
+        self._course: Course | SumCourse | None = None
         self._refused = 0
         self._answered: tuple[str, Fields] | None = None
         self._released: tuple[int, Fields] | None = None
@@ -120,12 +122,14 @@ class Guard:
         told = {"again": True} if again else _told(order)
         self._write("order", **about, **told, digest=digest, state=self._course.state)
         reply, held_back = self._site.work(task, order)
-        message = self.judge(task, encode(reply))
+        message = self.judge(task, encode(reply), order)
         released = encode(message)
-        numbers = {name: leaf.tolist() for name, leaf in named_arrays(message)}
+        masked = isinstance(message, SumReply)
+        numbers = {} if masked else {name: leaf.tolist() for name, leaf in named_arrays(message)}
         if "names" in numbers:
             numbers["names"] = read_names(message.names)
-        below = {"held_back": held_back} if held_back else {}
+        below: dict[str, Any] = {"held_back": held_back} if held_back else {}
+        below |= masked_in(released) if masked else {}
         self._write("reply", lasting=private, **about, bytes=size(released), **below, sent=numbers)
         self._answered = digest, released
         return released
@@ -142,15 +146,15 @@ class Guard:
             None if mine is None else encode(PrivateReply(*(np.asarray(mine[name]) for name in PrivateReply._fields)))
         )
 
-    def judge(self, task: str, reply: Fields) -> Any:
+    def judge(self, task: str, reply: Fields, order: Order | None = None) -> Any:
         """The reply as arrays, checked against the declaration, which the guard finds by itself, and the settings."""
         settings = self._site.settings
         try:
-            message = self._declaration.read_reply(task, reply)
+            message = self._declaration.read_reply(task, reply, order)
         except MessageError as error:
             raise DeclinedError("guard", str(error)) from error
         if (
-            task == CENSUS
+            task == self._declaration.first
             and len(message.names)
             and not np.array_equal(message.names, write_names(settings.summarized))
         ):
@@ -161,13 +165,14 @@ class Guard:
 
     # -- what the log remembers
 
-    def _enter(self) -> Course:
+    def _enter(self) -> Course | SumCourse:
         """Take up the fit where the log says that it is, or begin it if the site may."""
         self._site.check()
         records = list(self._earlier())
         mine = [record for record in records if record.get("run") == self._run]
         spec = self._site.spec.as_plain()
-        course = Course(self._site.spec, len(self._site.settings.columns))
+        sums = self._site.spec.secure_sums
+        course = SumCourse(self._site.spec) if sums else Course(self._site.spec, len(self._site.settings.columns))
         digest = self._site.digest()
         begun = [record for record in mine if record["kind"] == "fit"]
         if begun:
@@ -179,7 +184,7 @@ class Guard:
             self._refused = sum(record["kind"] == "refusal" for record in mine)
             for record in mine:
                 if "state" in record:
-                    course.restore(State(*record["state"]), record["digest"])
+                    course.restore(record["state"], record["digest"])
             return course
         self._check_often(records)
         n_rows, settings = len(self._site.rows().sites[0].rows), self._site.settings
@@ -248,4 +253,7 @@ class Guard:
 
 
 def _told(order: Order) -> dict[str, Any]:
+    if isinstance(order.mail, SumOrder):
+        agreed = named_arrays(order._replace(mail=()))
+        return {"asked": told_of(order.mail) | {name: leaf.tolist() for name, leaf in agreed}}
     return {"asked": {name: leaf.tolist() for name, leaf in named_arrays(order)}}

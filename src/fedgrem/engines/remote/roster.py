@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fedgrem.engines.remote.declaration import NamedCensus
+from fedgrem.engines.remote.sums import NamedKeys
 from fedgrem.errors import PausedError
 
 
@@ -26,7 +27,8 @@ class Roster:
 
     names: list[str]
     rules: Rules
-    census: dict[str, NamedCensus] = field(default_factory=dict)
+    census: dict[str, NamedCensus | NamedKeys] = field(default_factory=dict)
+    """What each said first."""
     strikes: dict[str, int] = field(default_factory=dict)
     out: dict[str, str] = field(default_factory=dict)
     """Why a site is out of the run."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgrem.engines.remote.declaration import NamedCensus
 from fedgrem.engines.remote.engine import Answer, OverNetwork, SitesChangedError, Transport
 from fedgrem.engines.remote.journal import AGAIN, JOURNAL, Journal, read_journal
 from fedgrem.engines.remote.progress import Diary
@@ -96,8 +97,8 @@ def _about(engine: OverNetwork, result: FitResult) -> dict[str, Any]:
         "out": roster.out,
         "away": sorted(roster.away),
         "columns": engine.columns,
-        "n_rows": {name: float(census.n_rows) for name, census in roster.census.items()}
-        or dict(zip(result.site_names, result.n_rows.tolist(), strict=True)),
+        "n_rows": {n: float(said.n_rows) for n, said in roster.census.items() if isinstance(said, NamedCensus)}
+        or {n: rows for n, rows in zip(result.site_names, result.n_rows.tolist(), strict=True) if np.isfinite(rows)},
         "seconds_per_round": statistics.median(traffic.seconds for traffic in engine.rounds),
     }
 
@@ -164,6 +165,6 @@ def replay(path: Path) -> Replay:
     as_kept = None
     if finished is not None and (path.parent / RESULT).exists():
         kept = read_result(path.parent).result
-        same = (np.array_equal(getattr(kept, name), getattr(finished.result, name)) for name in ("theta", "weights"))
-        as_kept = all(same)
+        pairs = ((getattr(kept, name), getattr(finished.result, name)) for name in ("theta", "weights", "center"))
+        as_kept = all(np.array_equal(*pair, equal_nan=True) for pair in pairs)
     return Replay(exchanges, finished, engine.differs, as_kept)

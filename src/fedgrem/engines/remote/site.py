@@ -1,11 +1,12 @@
 """A site at work: its own rows, and the answer to each task. No network here; the same code is what is tested."""
 
 import json
+import os
 import threading
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +14,17 @@ from fedgrem.data.columns import Column, encode
 from fedgrem.data.federation import Federation, stack_sites
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
 from fedgrem.data.stack import Stack
-from fedgrem.data.units import take_census
+from fedgrem.data.units import Census, take_census
 from fedgrem.engines.remote.course import check_units, check_values
 from fedgrem.engines.remote.declaration import CENSUS, Declaration, NamedCensus, Order, check_over_network, write_names
 from fedgrem.engines.remote.floor import Answer, BelowFloorError, answer_above, rows_alike
-from fedgrem.engines.remote.wire import Fields
+from fedgrem.engines.remote.sums import NamedKeys, keep_own, secret_of_fit
+from fedgrem.engines.remote.wire import Fields, digest_of
 from fedgrem.errors import FedGrEMError, InputError, MessageError
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.private_site import answer as private_answer
 from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, answer, key_reply
 from fedgrem.kernels.privacy import Draw, secure_normals
 from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Array, map_arrays, named_arrays
@@ -82,6 +85,8 @@ class Settings(NamedTuple):
     """That of the site's life, with the same delta; None is the same as for one fit."""
     ledger: str | None = None
     """Path of the file in which is kept what was spent of it."""
+    least_sites: int = 3
+    """Where answers open as a sum only: over how many sites it is at least."""
 
     @property
     def summarized(self) -> tuple[str, ...]:
@@ -143,11 +148,25 @@ class SiteAtWork:
     Tasks may arrive on several threads, and before anything else has started.
     """
 
-    def __init__(self, name: str, settings: Settings, spec: FitSpec, *, draw: Draw = secure_normals) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        spec: FitSpec,
+        *,
+        draw: Draw = secure_normals,
+        secret: bytes | None = None,
+        keep: Path | None = None,
+    ) -> None:
         self.name, self.settings, self.spec = name, settings, spec
         self.budget: float | None = None
         """Of a private fit, as the mu of :mod:`fedgrem.kernels.privacy`, once the guard has it paid for."""
         self._draw = draw
+        self._keep = keep
+        """A file for the site's own parameters at the end of a fit of sums, which nobody else has."""
+        self._secret = os.urandom(32) if secret is None else secret
+        """From which what it masks and seals with is made, where only sums open."""
+        self._of_fit: bytes | None = None
         self._declaration = Declaration(spec, len(settings.columns))
         self._lock = threading.Lock()
         self._federation: Federation | None = None
@@ -178,14 +197,20 @@ class SiteAtWork:
             if task in PRIVATE_TASKS:
                 return self._private(federation, task, order)
             census = take_census(federation.sites[0])
+            names = () if self.spec.columns is not None else write_names(self.settings.summarized)
             if task == CENSUS:
-                names = () if self.spec.columns is not None else write_names(self.settings.summarized)
                 told = {name: np.asarray(value) for name, value in census._asdict().items()}
                 return Answer(NamedCensus(**told, names=names), [])
+            if task == KEYS:
+                return Answer(NamedKeys(*key_reply(self._own_secret(), len(self.settings.summarized)), names), [])
+            if task == OF_CENSUS:
+                return self._add(task, map_arrays(lambda leaf: np.asarray(leaf)[None], census), order)
             try:
                 check_units(order, self.spec.units, census)
             except MessageError as error:
                 raise DeclinedError("order", str(error)) from error
+            if task in SUM_TASKS:
+                return self._add(task, self._stack(federation, order), order)
             stack, mail = self._stack(federation, order), map_arrays(lambda leaf: leaf[None], order.mail)
             try:
                 with np.errstate(all="ignore"), one_thread_each():
@@ -201,6 +226,37 @@ class SiteAtWork:
         with np.errstate(all="ignore"), one_thread_each():
             rows = federation.sites[0].rows
             return Answer(private_answer(self.spec, task, rows, order.mail, self.budget, self._draw), [])
+
+    def _add(self, task: str, rows: Stack | Census, order: Order) -> Answer:
+        """What the site adds to a sum, masked; the floor holds for it as for an answer by itself."""
+        here, least = int(order.mail.common.here.sum()), self.settings.least_sites
+        if here < least:
+            raise DeclinedError("order", f"the order asks for a sum over {here} sites; this site wants {least}.")
+        held_back: set[int] = set()
+
+        def perform(spec: FitSpec, stack: Stack, what: str, mail: Any) -> Any:
+            found = answer_above(spec, stack, what, mail, self.settings.floor)
+            held_back.update(found.held_back)
+            return found.reply
+
+        agreed, secret = digest_of(order._replace(mail=())).encode(), self._own_secret()
+        try:
+            with np.errstate(all="ignore"), one_thread_each():
+                (reply,), held = answer(
+                    self.spec, task, rows, [order.mail], [self.name], [secret], perform, agreed
+                )  # fmt: skip
+        except BelowFloorError as error:
+            raise DeclinedError("floor", str(error)) from error
+        except InputError as error:
+            raise DeclinedError("order", str(error)) from error
+        if task == "sum_end" and held is not None and self._keep is not None:
+            keep_own(self._keep, self.spec, self.settings.summarized, order, map_arrays(lambda a: a[0], held.after))
+        return Answer(reply, sorted(held_back))
+
+    def _own_secret(self) -> bytes:
+        if self._of_fit is None:
+            self._of_fit = secret_of_fit(self._secret, self.name, self.spec.to_json(), self.digest())
+        return self._of_fit
 
     def digest(self) -> str:
         """A hash of the rows, by which a later fit knows whether they are the same."""

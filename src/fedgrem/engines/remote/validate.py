@@ -6,6 +6,7 @@ import numpy as np
 
 from fedgrem.data.federation import LARGEST
 from fedgrem.engines.remote.declaration import CENSUS, check_shapes
+from fedgrem.engines.remote.sums import NamedKeys, check_key
 from fedgrem.engines.remote.wire import Fields, decode
 from fedgrem.errors import MessageError
 from fedgrem.types import Array, named_arrays
@@ -38,7 +39,9 @@ def check_reply(
     check_shapes(who, message, declared)
     for name, leaf in named_arrays(message):
         _check_finite(who, task, name, leaf, gaps)
-    size = float(getattr(message, "n_rows", 1.0))  # a private answer says nothing of it
+    if isinstance(message, NamedKeys):
+        check_key(who, message.key)
+    size = float(getattr(message, "n_rows", 1.0))  # a private or a masked answer says nothing of it
     if not size > 0:
         raise MessageError(f"{who} says that it has {size:g} rows, expected more than 0.")
     if n_rows is not None and abs(size - n_rows) > SIZE_SLACK * n_rows:

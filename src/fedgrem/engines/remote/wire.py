@@ -1,5 +1,6 @@
 """NamedTuples of arrays to named bytes and back: little-endian, no pickle, and nothing that was not declared."""
 
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,6 +58,18 @@ def printable(text: str, most: int = 60) -> str:
 def size(fields: Fields) -> int:
     """Bytes of the arrays."""
     return sum(len(field["bytes"]) for field in fields.values())
+
+
+def digest_of(message: Any) -> str:
+    """A hash of the names and numbers of a message, or of a task and its message."""
+    found = sha256()
+    if isinstance(message, tuple) and message and isinstance(message[0], str):
+        found.update(message[0].encode())
+        message = message[1]
+    for name, leaf in named_arrays(message):
+        array = np.ascontiguousarray(leaf)
+        found.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
+    return found.hexdigest()
 
 
 def pack(array: Array) -> dict[str, Any]:
