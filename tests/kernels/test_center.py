@@ -406,3 +406,14 @@ def test_one_component_that_differs_does_not_hide_behind_the_others():
     between, _ = between_sites(theta, rows, np.zeros((3, 10)))
     assert between[0] > 0.3
     assert (between[1:] < 0.05).all()
+
+
+def test_a_search_begun_far_from_few_sites_comes_back():
+    for seed in range(300):
+        generator = np.random.default_rng(seed)
+        n_sites, size = int(generator.integers(1, 4)), int(generator.integers(1, 4))
+        theta, start = generator.normal(size=(n_sites, 1, size)), 100.0 * generator.normal(size=(1, size))
+        weight, threshold = generator.uniform(0.2, 3.0, size=(2, n_sites, 1))
+        found = shrink_to_center(theta, weight, 0.3 * threshold, start)
+        assert np.abs(found.center).max() <= np.abs(theta).max() + 1e-9, f"seed {seed}"
+        assert found.gap < 1e-9, f"seed {seed}"

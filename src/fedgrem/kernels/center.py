@@ -23,6 +23,8 @@ that distance it is not trusted at all."""
 DOUBT = 1.5
 """Standard errors by which sites must differ more than chance has it before they are taken to differ at all."""
 BETWEEN_STEPS = 4
+LONGEST = 20.0
+"""Newton step, in steps to the reweighted mean: where nearly all sites are clipped, second derivatives say nothing."""
 WHOLE = 1.0
 EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 
@@ -178,7 +180,9 @@ def _solved(
             pulled = np.where(bound < 1.0, u / np.square(distance), 0.0)
             curvature = (away * -pulled[..., None]).swapaxes(1, 2) @ away
             curvature.reshape(len(curvature), -1)[:, :: size + 1] += ((1.0 + 1e-9) * mass)[:, None]
-            new = now + np.linalg.solve(curvature, slope[..., None])[..., 0]
+            step = np.linalg.solve(curvature, slope[..., None])[..., 0]
+            most = LONGEST * row_norm(plain - now)
+            new = now + step * np.minimum(1.0, most / row_norm(step))[:, None]
             usable = np.isfinite(new).all(axis=-1) & ~astray
             if not usable.all():
                 new = np.where(usable[:, None], new, np.where(astray[:, None], mean, plain))

@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedgrem.kernels.center import EPS, row_norm
+from fedgrem.kernels.center import EPS, LONGEST, row_norm
 from fedgrem.types import Array
 
 MOST_CURVED = 64
 """Dimensions up to which second derivatives are summed: a pass is dearer than its numbers."""
-LONGEST = 20.0
-"""Newton step, in steps to the reweighted mean: where nearly all sites are clipped, second derivatives say nothing."""
 
 
 class ClippedSums(NamedTuple):
