@@ -301,8 +301,8 @@ def test_errors_are_those_of_the_differences_from_the_best():
     base, lead = generator.normal(size=8) * 50.0, np.array([1.0, 4.0, 2.0, 3.0, 5.0, -60.0, 2.5, 90.0])
     tallies = [made_up(1, base - 100.0 - lead, [150.0] * 8), made_up(2, base, [150.0] * 8)]
     found = criteria(tallies)["error"]
-    kept = np.clip(lead, *np.sort(lead)[[2, 5]])  # two of eight at either end are winsorized
-    np.testing.assert_allclose(found, [2.0 * 8 * kept.std(ddof=1) / np.sqrt(8) / 0.5, 0.0], atol=1e-9)
+    kept = np.clip(lead, *np.sort(lead)[[3, 4]])  # three of eight at either end are winsorized
+    np.testing.assert_allclose(found, [2.0 * 8 * kept.std(ddof=1) / np.sqrt(8) / 0.25, 0.0], atol=1e-9)
     assert np.isnan(criteria([made_up(1, [-9.0], [4.0])])["error"]).all()
 
 

@@ -9,8 +9,10 @@ from scipy.special import chdtri
 from fedgrem.algorithms.centered import Centered, CenterRule
 from fedgrem.algorithms.robust_rules import ROBUST_RULES
 from fedgrem.kernels.center import (
+    MOST_ROWS,
     alternate_to_center,
     between_sites,
+    bounded_pull,
     capped_rows,
     median,
     shrink,
@@ -34,8 +36,6 @@ NARROW = 0.5
 """Of the distance up to which a site's pull grows: mixed estimates of honest sites are close to each other."""
 DIFFERENT = (0.5, 0.05)
 """Chances of a difference between the two centers below which neither, and only the mixed one, is believed."""
-MOST_ROWS = 1.5
-"""Times the rows of the median site, in a component, that a site counts for at the most."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,12 @@ class Redescending(Huber):
     """The same problem without the sites that are far off, which would still shift the center a little."""
 
     name: ClassVar[str] = "redescending"
+
+    def __call__(
+        self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
+    ) -> Centered:
+        """The same, with no site pulling much harder than the middle one."""
+        return super().__call__(theta, bounded_pull(weight, threshold, present), threshold, held, start, present)
 
     def trust(self, theta: Array, held: Array, start: Array, present: Array) -> Array:
         """Less, the farther a site is from the last center; nothing beyond some distance."""

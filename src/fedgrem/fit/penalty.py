@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import Algorithm, Pull, full_penalty, middle_weights
-from fedgrem.algorithms.center_rules import pool_weights
+from fedgrem.algorithms.center_rules import MOST_BAD, pool_weights
 from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
 from fedgrem.fit.rounds import in_errors
 from fedgrem.fit.spec import FitSpec
@@ -37,7 +37,7 @@ TOGETHER = 2.8
 """The largest penalty whose fit the sites may begin the rounds at."""
 WEIGHTS_PENALTIES = (0.0, 0.35, 0.7, 1.4, 2.8, np.inf)
 """Penalties of the mixture weights that are compared where weights may be pooled."""
-TRIMMED = 0.25
+TRIMMED = MOST_BAD
 """Share of the sites left out at either end when gains are put together: what a minority sends does not matter."""
 ALIKE = 1e-5
 """Of log-likelihood per row: penalties that differ by less do equally well, whatever rounding says."""
@@ -49,6 +49,8 @@ and fitting those alone costs more than the pull does."""
 SETTLED = 0.02
 """Standard errors: once most sites move by less than this in a round, in every fit, a path ends before its last round:
 what is still to come changes a held-out log-likelihood by less than its own error."""
+MOST_MOVED = 0.75
+"""Part of the sites that must."""
 ENOUGH = 20.0
 """Rows per component of the middle site with which half of them are enough to fit."""
 
@@ -197,9 +199,7 @@ def clearly_best(gain: Array, *, must: bool = False) -> int:
     ordered = np.sort(_possible(gain), axis=0)
     common = ordered[cut : n_sites - cut].mean(axis=0)
     best = 1 + int(np.argmax(common[1:]))
-    tame = np.clip(ordered[:, best], ordered[cut, best], ordered[n_sites - 1 - cut, best])
-    kept = (n_sites - 2 * cut) / n_sites
-    error = tame.std(ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.inf
+    error = float(_error_of_middle(ordered[:, best])) if n_sites > 1 else np.inf
     # No minority can have weights pooled by claiming large gains; but those who would lose much are heard.
     bounded = np.minimum(ordered[:, best], ordered[n_sites - 1 - cut, best]).mean()
     return best if must or (common[best] > CLEAR * error and bounded > 0) else 0
@@ -209,6 +209,15 @@ def _possible(gain: Array) -> Array:
     """Gains as far as rows can speak for or against anything; what is not a number speaks against."""
     most = 2.0 * MOST_PER_ROW
     return np.asarray(np.clip(np.nan_to_num(gain, nan=-most, posinf=most, neginf=-most), -most, most))
+
+
+def _error_of_middle(values: Array) -> Array:
+    """() or (M,) the standard error of a trimmed mean of values ``(K, ...)``, from their winsorized variance."""
+    n_sites, ordered = len(values), np.sort(values, axis=0)
+    cut = int(TRIMMED * n_sites)
+    tame = np.clip(values, ordered[cut], ordered[n_sites - 1 - cut])
+    kept = (n_sites - 2 * cut) / n_sites
+    return np.asarray(tame.std(axis=0, ddof=1) / (kept * np.sqrt(n_sites)))
 
 
 def _parts(spec: FitSpec, starts: Starts) -> Array:
@@ -263,7 +272,7 @@ def walk(
         after, _ = algorithm.central_step(family, central, reply.fits, replies.present)
         moved = in_errors(family, central.params, after)
         central = after
-        if np.quantile(moved, 1.0 - TRIMMED, axis=0).max() < SETTLED:
+        if np.quantile(moved, MOST_MOVED, axis=0).max() < SETTLED:
             break
     replies = yield Ask("path_score", ScoreRequest(parts, central.params))
     judged: ScoreReply = replies.mail
@@ -295,9 +304,7 @@ def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES, *, bounded: bool
     common = np.asarray(np.sort(gain, axis=0)[middle].mean(axis=0))
     best = int(np.argmax(common))
     behind = np.sort(gain[:, [best]] - gain, axis=0)
-    tame = np.clip(behind, behind[cut], behind[n_sites - 1 - cut])
-    kept = (n_sites - 2 * cut) / n_sites
-    error = tame.std(axis=0, ddof=1) / (kept * np.sqrt(n_sites)) if n_sites > 1 else np.zeros(len(common))
+    error = _error_of_middle(behind) if n_sites > 1 else np.zeros(len(common))
     finite = np.isfinite(penalties) | (not bounded)
     close = np.flatnonzero((behind[middle].mean(axis=0) <= error + ALIKE) & finite)
     # Where only the infinite one is that good, the best finite one comes closest: any finite one leaves a way out.

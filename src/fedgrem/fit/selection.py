@@ -32,11 +32,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import middle_weights
+from fedgrem.algorithms.center_rules import MOST_BAD
 from fedgrem.kernels.center import capped_rows
 from fedgrem.types import Array, FitResult, Influence, Params
 
 CRITERIA = ("bic", "icl")
-TRIMMED = 0.3
+TRIMMED = MOST_BAD
 """Part of the sites that is left out at either end of every comparison; at least one where there are three."""
 CLEAR = 0.1
 """Of log-likelihood: fits that differ by less are one fit, to the last digits that nobody reads."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import full_penalty
+from fedgrem.algorithms.center_rules import FEWEST_MIXED, MOST_BAD, MOST_MIXED
 from fedgrem.families.base import LEAST_SHARE, Family
 from fedgrem.fit.conversation import Ask, Phase, Progress
 from fedgrem.fit.em import LARGEST_PENALTY
@@ -15,11 +16,12 @@ from fedgrem.fit.tasks import Candidates, StartReply, StartRequest
 from fedgrem.kernels.center import capped_rows, row_norm, shrink_to_center
 from fedgrem.kernels.matching import align_by_assignment, align_exhaustive, align_stepwise, best_assignment, relabel
 from fedgrem.kernels.randomness import generator_for
+from fedgrem.kernels.robust import nearest_neighbor_mixing
 from fedgrem.types import Array, Params, map_arrays
 
 NEAR = 0.1
 """A site farther from a guess than this part of the median distance pulls no harder: nearly a geometric median."""
-TRIMMED = 0.3
+TRIMMED = MOST_BAD
 """Part of the sites that is left out at either end when a joint start is scored."""
 HOPELESS = -1e6
 """Stands for a score that is not a number."""
@@ -262,13 +264,17 @@ def next_guess(family: Family, reply: StartReply, before: Params) -> Params:
     """Where the sites' answers ``(K, M, R), (K, M, R, q)`` move every guess, ``(M, R), (M, R, q)``.
 
     A component's guess is nearly the geometric median of the sites' estimates, whatever part of its rows a site sees in
-    it: else a few sites with a single component would own whichever component the others hardly use.
+    it: else a few sites with a single component would own whichever component the others hardly use. No site counts for
+    more than the middle one. For every other guess, estimates are mixed with their nearest before.
     """
     guess = family.to_noise(before.theta, before.noise)
     theta = family.to_noise(reply.params.theta, before.noise)
     n_components = guess.shape[1]
     theta = np.where(np.isfinite(theta), theta, guess)
-    say = np.broadcast_to(capped_rows(reply.n_rows)[:, None, None], theta.shape[:-1])
+    say = np.broadcast_to(capped_rows(reply.n_rows, 1.0)[:, None, None], theta.shape[:-1])
+    if FEWEST_MIXED <= len(theta) <= MOST_MIXED:
+        # A minority does not lead these away; the others are the better ones where nobody lies, and scores decide.
+        theta[:, 1::2] = nearest_neighbor_mixing(theta[:, 1::2], int(MOST_BAD * len(theta)))
     usual = np.median(row_norm(theta - guess), axis=0)
     threshold = np.broadcast_to(NEAR * usual, say.shape)
     moved = shrink_to_center(theta, say, threshold, guess, tol=1e-4, max_iterations=30).center

@@ -13,6 +13,8 @@ from fedgrem.types import Array
 
 WEIGHT_CAP = 10.0
 """A site counts at the center for at most this many times the median site, whatever number of rows it reports."""
+MOST_ROWS = 1.5
+"""The same where up to 40% of the sites may be bad: then all of these do as much as the honest ones at the most."""
 FAR = 3.0
 """Times the usual distance from the center, from which on a site is trusted less; at twice that, not at all."""
 MOST_NEWTON = 32
@@ -59,9 +61,20 @@ def median(x: Array) -> Array:
     return np.asarray(ordered[half] if len(x) % 2 else 0.5 * (ordered[half - 1] + ordered[half]))
 
 
-def capped_rows(n_rows: Array) -> Array:
-    """Site weights at the center: rows, but at most ``WEIGHT_CAP`` times the median site's."""
-    return np.asarray(np.minimum(n_rows, WEIGHT_CAP * median(n_rows)))
+def capped_rows(n_rows: Array, most: float = WEIGHT_CAP) -> Array:
+    """Site weights at the center: rows, but at most ``most`` times the median site's."""
+    return np.asarray(np.minimum(n_rows, most * median(n_rows)))
+
+
+def bounded_pull(weight: Array, threshold: Array, present: Array) -> Array:
+    """Weights ``(K, ..., R)`` with which no site, however far, pulls ``MOST_ROWS`` times as hard as the middle one.
+
+    Far from the center a site pulls by its weight times its threshold, if that is finite.
+    """
+    pull = weight * np.where(np.isfinite(threshold), threshold, 0.0)
+    counted = (pull > 0) & present.reshape(-1, *(1,) * (pull.ndim - 1))
+    most = MOST_ROWS * _median_of(pull, counted)
+    return np.asarray(np.where(pull > most, weight * most / np.where(pull > 0, pull, 1.0), weight))
 
 
 def shrink(
