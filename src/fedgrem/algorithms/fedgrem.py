@@ -23,7 +23,7 @@ from fedgrem.algorithms.extrapolation import Path, begin_path, extrapolate
 from fedgrem.algorithms.holders import FEWEST, by_holders, without_lacking
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, Pulled, weights_of
-from fedgrem.kernels.center import WHOLE, between_sites, capped_rows, row_norm, shrink
+from fedgrem.kernels.center import between_sites, capped_rows, row_norm, shrink
 from fedgrem.kernels.log_ratio import shrink_weights
 from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
@@ -304,7 +304,7 @@ class FedGrEM(Options):
     def _pull(self, family: Family, toward: Toward, units: Any, n_rows: Array, weights: Array) -> Pulled:
         """What shrinks sites towards the center they were sent, between their steps; ``n_rows`` (c, ..., 1)."""
         within = toward.penalty[..., None] / np.sqrt(n_rows * self.share(weights))
-        part: Array | float = WHOLE
+        part: Array | None = None
         if toward.trust is not None:
             apart = 0.0 if toward.between is None else self._rows(n_rows, weights) * toward.between
             part = toward.trust / (1.0 + apart)
@@ -417,18 +417,14 @@ class FedGrEM(Options):
                 return rule.given(between[..., components], trusted[sites][..., components], *estimates)
             return rule(*estimates)
 
-        if state.lacking is None or theta.shape[-2] != state.lacking.shape[-1]:
-            return of_some(slice(None), slice(None), theta, weight, within, rows, start, present)
         return by_holders(state.lacking, of_some, theta, weight, within, rows, start, present)
 
     def _by_rule(
         self, state: State, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
     ) -> Centered:
         """The center rule where thresholds are given."""
-        if state.lacking is None or theta.shape[-2] != state.lacking.shape[-1]:
-            return self.rule(theta, weight, threshold, held, start, present)
 
-        def of_some(sites: Array, components: Array, *estimates: Array) -> Centered:
+        def of_some(sites: Any, components: Any, *estimates: Array) -> Centered:
             return self.rule(*estimates)
 
         return by_holders(state.lacking, of_some, theta, weight, threshold, held, start, present)

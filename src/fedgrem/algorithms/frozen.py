@@ -72,7 +72,7 @@ class FrozenCenter(Options):
         held = central.n_rows[:, None] * self.algorithm.share(weights)
         within = self.penalty / np.sqrt(held)
         away = away_before = row_norm(family.to_noise(theta - central.center, central.noise))
-        part: Array | float = 1.0
+        part: Array | None = None
         if self.between is not None:
             # A site that is too far out to be one of the others is not pulled to what they have in common.
             rows = held / held.shape[-1]
@@ -83,7 +83,7 @@ class FrozenCenter(Options):
             width = theta.shape[-1]
             relative = family.relative_noise(noise, central.noise, width)
             rows = held if relative.shape[1] > 1 else central.n_rows[:, None]
-            part_of_noise: Array | float = 1.0
+            part_of_noise: Array | None = None
             if self.noise_between is not None:
                 counted = rows / held.shape[-1] if relative.shape[1] > 1 else rows
                 part_of_noise = 1.0 / (1.0 + counted * self.noise_between)

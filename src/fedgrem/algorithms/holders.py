@@ -17,7 +17,7 @@ components first."""
 
 
 def by_holders(
-    lacking: Array, rule: RuleForSome, theta: Array, weight: Array, threshold: Array, held: Array, start: Array,
+    lacking: Array | None, rule: RuleForSome, theta: Array, weight: Array, threshold: Array, held: Array, start: Array,
     present: Array,
 ) -> Centered:  # fmt: skip
     """A center rule applied to every component among the sites that have it; of the others nothing is said.
@@ -27,8 +27,11 @@ def by_holders(
 
     Parameters
     ----------
-    lacking : (K, R) which components a site lacks.
+    lacking : (K, R) which components a site lacks; None where all sites have all. What is common to all components,
+        such as one noise, is estimated among all sites.
     """
+    if lacking is None or theta.shape[-2] != lacking.shape[-1]:
+        return rule(slice(None), slice(None), theta, weight, threshold, held, start, present)
     shrunk, center = theta.copy(), start.copy()
     trust, between = np.zeros(lacking.shape), np.zeros(lacking.shape[1])
     iterations, gap, estimated = np.zeros((), dtype=int), np.zeros(()), False

@@ -169,11 +169,11 @@ def _record(
     last: RoundRecord,
     shared: Shared,
 ) -> RoundRecord:
+    everyone_answered = bool(present.all())
+
     def heard(new: Array, old: Array) -> Array:
         """What is new of the sites that answered, and what was last known of the others."""
         return new if everyone_answered else np.where(present, new, old)
-
-    everyone_answered = bool(present.all())
 
     return RoundRecord(
         log_likelihood=heard(uploads.log_likelihood, last.log_likelihood),

@@ -266,7 +266,6 @@ class Player:
         self.gap, self.passes, self.settled = np.inf, 0, False
         self.unsettled, self.log_likelihood = float(len(circle.names)), float("nan")
         self.movement, self.before = float("nan"), start
-        self.threshold_total = np.zeros(start.weights.shape)
 
     def _frame(self, center: Params) -> tuple[Frame, Point]:
         family, size = self.spec.family, center.theta.shape[-1]

@@ -27,7 +27,6 @@ DOUBT = 1.5
 BETWEEN_STEPS = 4
 LONGEST = 20.0
 """Newton step, in steps to the reweighted mean: where nearly all sites are clipped, second derivatives say nothing."""
-WHOLE = 1.0
 EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 
 
@@ -78,7 +77,7 @@ def bounded_pull(weight: Array, threshold: Array, present: Array) -> Array:
 
 
 def shrink(
-    theta: Array, center: Array, threshold: Array, length: Array | None = None, most: Array | float = WHOLE
+    theta: Array, center: Array, threshold: Array, length: Array | None = None, most: Array | float | None = None
 ) -> Array:
     r"""Move each estimate towards the center by ``threshold``, and exactly onto it when it is closer than that.
 
@@ -86,7 +85,7 @@ def shrink(
     ----------
     theta : (..., R, q); center : broadcastable to it; threshold : (..., R), infinity allowed.
     length : (..., R) distances of theta from the center, where they are measured in other units than theta's.
-    most : (..., R) the largest part of its distance by which an estimate is moved.
+    most : (..., R) the largest part of its distance by which an estimate is moved; None for all of it.
 
     Examples
     --------
@@ -98,7 +97,7 @@ def shrink(
         length = row_norm(away)
     with np.errstate(divide="ignore", invalid="ignore"):  # of length 0, or infinite: nothing is kept
         kept = np.fmax(1.0 - threshold / length, 0.0)
-    if most is not WHOLE:
+    if most is not None:
         kept = np.maximum(kept, 1.0 - most)
     away *= kept[..., None]
     away += center

@@ -35,8 +35,6 @@ UNIT = 2.0**-32
 """Numbers travel as whole multiples of this."""
 KEY = 32
 """Bytes of a key."""
-SEAL = 16
-"""Bytes by which a sealed message is longer."""
 
 
 def largest(n_sites: int) -> float:
