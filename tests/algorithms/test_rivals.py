@@ -82,6 +82,19 @@ def test_joint_mixture_averaged_by_rows_is_fedem_where_covariates_say_nothing():
     np.testing.assert_allclose(joint.theta, fedem.theta, rtol=0, atol=1e-8)
 
 
+def test_a_far_site_says_nothing_of_components_that_hold_none_of_its_rows():
+    generator = np.random.default_rng(3)
+    centers = np.array([[0.0, 0.0], [6.0, 0.0]])
+    rows = [centers[generator.integers(2, size=40)] + generator.normal(size=(40, 2)) for _ in range(20)]
+    rows.append(generator.normal([20.0, 30.0], size=(40, 2)))
+    data = Federation.from_sites([f"site-{k}" for k in range(21)], rows)
+    start = np.full((21, 2), 0.5), np.repeat(centers[None], 21, axis=0)
+    found = fit(GAUSSIAN, data, FedEM(), start, rounds=2).center
+    # All of its rows are the second's, which they have in part; of the first it has fewer than 1e-20.
+    assert np.linalg.norm(found[0]) < 0.5
+    assert np.linalg.norm(found[1] - centers[1]) > 1.0
+
+
 @pytest.mark.parametrize("case", FAMILIES, ids=repr)
 @pytest.mark.parametrize("name", ["pooled-em", "pooled-grem"])
 def test_pooled_is_the_fit_of_one_site_with_all_rows(case, name):

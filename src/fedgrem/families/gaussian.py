@@ -17,6 +17,9 @@ from fedgrem.kernels.triangle import products, symmetric
 from fedgrem.types import Array, Params, Sums
 
 LOG_2PI = log(2.0 * pi)
+NOTHING = 1e-6
+"""Rows of which a component holds less, at a site that lies elsewhere, tell nothing of where it is: their mean would be
+that of rows which belong to others, and count fully where sites are averaged."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +157,9 @@ class Gaussian(ExponentialFamily):
         return lambda theta: np.asarray(sums.features[..., 1 : 1 + theta.shape[-1]] - held * theta)
 
     def solve(self, sums: Sums, theta: Array) -> Array:
-        """Weighted means; a component that holds nothing stays where it is."""
+        """Weighted means; a component that holds next to nothing stays where it is."""
         held, rows = sums.held[..., None], sums.features[..., 1 : 1 + theta.shape[-1]]
-        return np.asarray(np.where(held > 0, rows / np.where(held > 0, held, 1.0), theta))
+        return np.asarray(np.where(held > NOTHING, rows / np.maximum(held, NOTHING), theta))
 
     def noise_step(self, sums: Sums, theta: Array, noise: Array | None) -> Array | None:
         """Covariances about ``theta``; a component that holds next to nothing has that of all."""
