@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgrem import FederatedGaussianMixture
-from fedgrem.algorithms.fedgrem import Toward
+from fedgrem.algorithms.state import Toward
 from fedgrem.cli.sites_demo import coordinating, free_port, running
 from fedgrem.data.federation import Federation
 from fedgrem.engines.flare.kit import init_study

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import full_penalty
-from fedgrem.algorithms.fedgrem import FIRST_PENALTY, LONG_ROUNDS, _bounded
+from fedgrem.algorithms.fedgrem import FIRST_PENALTY, LONG_ROUNDS
+from fedgrem.algorithms.state import bounded_scale
 from fedgrem.data.federation import Units
 from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError, PausedError
@@ -409,7 +410,7 @@ def with_own_answers(spec: FitSpec, result: FitResult, stacks: list[tuple[Stack,
     for stack, places in stacks:
         held: Held = map_arrays(lambda *leaves: np.stack(leaves), *(own[k] for k in places))
         pull = pulls(spec, stack, held, frame)[0]
-        scale = _bounded(held.step_scale)
+        scale = bounded_scale(held.step_scale)
         threshold[places] = pull.threshold / scale / spec.algorithm.step_size  # type: ignore[attr-defined]
         weight[places] = pull.weight * scale
     central = Central(params, result.center, n_rows, noise)
