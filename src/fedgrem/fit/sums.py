@@ -18,7 +18,7 @@ from fedgrem.errors import InputError, PausedError
 from fedgrem.families.base import LEAST_SHARE
 from fedgrem.fit.conversation import Agreed, Ask, Phase, Progress, with_agreement
 from fedgrem.fit.penalty import ALIKE, PENALTIES, ROUNDS
-from fedgrem.fit.rounds import distances, tolerated_stragglers
+from fedgrem.fit.rounds import Near, tolerated_stragglers
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import breed, pool_of, steady_penalty
 from fedgrem.fit.sums_site import (
@@ -417,7 +417,7 @@ def with_own_answers(spec: FitSpec, result: FitResult, stacks: list[tuple[Stack,
     influence = result.influence._replace(weight=weight, threshold=threshold)
     return result._replace(
         weights=params.weights, theta=params.theta, noise=params.noise, n_rows=n_rows,
-        distance=distances(spec.family, central), influence=influence,
+        distance=Near.of(spec.family, central).distance, influence=influence,
     )  # fmt: skip
 
 

@@ -295,11 +295,11 @@ def trust_within(square: Array, variance: Array, size: int) -> Array:
 
 def _median_of(x: Array, counted: Array) -> Array:
     """Over the sites, axis 0, of those that are counted, or of all where none is."""
+    if counted.all():
+        return median(x)
     count = counted.sum(axis=0)
-    if not count.all():
-        counted = counted | (count == 0)
-        count = counted.sum(axis=0)
+    counted, count = counted | (count == 0), np.where(count == 0, len(x), count).reshape(-1)
     ordered = np.sort(np.where(counted, x, np.inf), axis=0).reshape(len(x), -1)
-    which, count = np.arange(count.size), count.reshape(-1)
+    which = np.arange(len(count))
     middle = 0.5 * (ordered[(count - 1) // 2, which] + ordered[count // 2, which])
     return np.asarray(middle.reshape(x.shape[1:]))
