@@ -194,35 +194,37 @@ def _record(
         """What is new of the sites that answered, and what was last known of the others."""
         return new if everyone_answered else np.where(present, new, old)
 
+    movement, in_errors = movements(family, answered, after, near)
     return RoundRecord(
         log_likelihood=heard(uploads.log_likelihood, last.log_likelihood),
-        movement=heard(_movement(answered, after.params), last.movement),
+        movement=heard(movement, last.movement),
         center_movement=_relative(before.center, after.center).max(),
         penalty=np.asarray(influence.penalty),
         distance=near.distance.max(axis=1),
         solver_iterations=influence.iterations,
-        movement_in_errors=heard(in_errors(family, answered, after, near), last.movement_in_errors),
+        movement_in_errors=heard(in_errors, last.movement_in_errors),
         solver_gap=influence.gap,
     )
 
 
-def in_errors(family: Family, before: Params, after: Central, near: Near) -> Array:
-    """Movement of the sites ``(K, ...)`` in units of about their standard errors.
+def movements(family: Family, before: Params, after: Central, near: Near) -> tuple[Array, Array]:
+    """How far the sites moved, ``(K, ...)``: relative to where they were, and in units of about their standard errors.
 
     Those of a parameter in units of the noise are about ``1 / sqrt(rows)``, of the rows that a component holds: at one
     site or, where components sit on the center, at all of these together.
     """
     params = after.params
     rows = after.n_rows.reshape(-1, *(1,) * (params.weights.ndim - 1))
-    theta = row_norm(family.whiten(params.theta - before.theta, near.units))
-    theta *= np.sqrt(np.where(near.distance == 0.0, near.common, near.held))
+    theta, weights = params.theta - before.theta, np.abs(params.weights - before.weights)
+    relative = np.maximum(row_norm(theta) / (1.0 + row_norm(before.theta)), weights).max(axis=-1)
+    known = np.sqrt(np.where(near.distance == 0.0, near.common, near.held))
     of_weights = np.sqrt(np.maximum(params.weights * (1.0 - params.weights), 1.0 / rows) / rows)
-    weights = np.abs(params.weights - before.weights) / of_weights
-    moved = np.maximum(theta, weights).max(axis=-1)
+    in_errors = np.maximum(row_norm(family.whiten(theta, near.units)) * known, weights / of_weights).max(axis=-1)
     if params.noise is not None and before.noise is not None:
-        noise = np.abs(params.noise - before.noise).max(axis=(-2, -1)) * np.sqrt(2.0 * rows[..., 0])
-        moved = np.maximum(moved, noise)
-    return np.asarray(moved)
+        noise = np.abs(params.noise - before.noise).max(axis=(-2, -1))
+        relative = np.maximum(relative, noise)
+        in_errors = np.maximum(in_errors, noise * np.sqrt(2.0 * rows[..., 0]))
+    return relative, in_errors
 
 
 def _center_in_errors(family: Family, before: Central, after: Central, near: Near) -> float:
@@ -233,15 +235,6 @@ def _center_in_errors(family: Family, before: Central, after: Central, near: Nea
 
 def _relative(before: Array, after: Array) -> Array:
     return np.asarray(row_norm(after - before) / (1.0 + row_norm(before)))
-
-
-def _movement(before: Params, after: Params) -> Array:
-    """Largest movement over a site's components, relative for theta and absolute for the rest, ``(K,)``."""
-    theta = _relative(before.theta, after.theta).max(axis=1)
-    moved = np.maximum(theta, np.abs(after.weights - before.weights).max(axis=1))
-    if before.noise is None or after.noise is None:
-        return np.asarray(moved)
-    return np.asarray(np.maximum(moved, np.abs(after.noise - before.noise).max(axis=(1, 2))))
 
 
 def result_of(family: Family, names: tuple[str, ...], played: Played, start_choice: Array, **more: Any) -> FitResult:
