@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import Pull
-from fedgrem.algorithms.fedgrem import FedGrEM, State
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.state import State
 from fedgrem.data.simulate import simulate
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.fit.conversation import converse, everyone
@@ -83,7 +84,8 @@ def one_seed(model: str, h: float, hostile: int, seed: int, center: dict[str, An
             lasting = np.asarray(steady_penalty(own, len(n_rows), start.theta.shape[-1]))
             central = central._replace(extra=state._replace(penalty=lasting))
         kept.clear()
-        converse(play_rounds(own, central), InProcess(federation, own))
+        engine = InProcess(federation, own)
+        converse(play_rounds(own, central, engine.site_names), engine)
         return np.stack([params.theta[truth.honest] for params in kept]), kept[-1]
 
     slow, _ = trace(starts, local_steps=1, memory=0)

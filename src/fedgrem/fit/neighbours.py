@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.fedgrem import LEAST_PART, LEAST_STEP_SCALE
+from fedgrem.algorithms.fedgrem import LEAST_PART
+from fedgrem.algorithms.state import LEAST_STEP_SCALE
 from fedgrem.errors import InputError, PausedError
 from fedgrem.fit.conversation import Ask, Phase, Progress
 from fedgrem.fit.sums import Circle

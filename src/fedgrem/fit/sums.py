@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import full_penalty
-from fedgrem.algorithms.fedgrem import FIRST_PENALTY, LONG_ROUNDS, _bounded
+from fedgrem.algorithms.fedgrem import FIRST_PENALTY, LONG_ROUNDS
+from fedgrem.algorithms.state import bounded_scale
 from fedgrem.data.federation import Units
 from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError, PausedError
 from fedgrem.families.base import LEAST_SHARE
 from fedgrem.fit.conversation import Agreed, Ask, Phase, Progress, with_agreement
 from fedgrem.fit.penalty import ALIKE, PENALTIES, ROUNDS
-from fedgrem.fit.rounds import distances, tolerated_stragglers
+from fedgrem.fit.rounds import Near, tolerated_stragglers
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import breed, pool_of, steady_penalty
 from fedgrem.fit.sums_site import (
@@ -409,14 +410,14 @@ def with_own_answers(spec: FitSpec, result: FitResult, stacks: list[tuple[Stack,
     for stack, places in stacks:
         held: Held = map_arrays(lambda *leaves: np.stack(leaves), *(own[k] for k in places))
         pull = pulls(spec, stack, held, frame)[0]
-        scale = _bounded(held.step_scale)
+        scale = bounded_scale(held.step_scale)
         threshold[places] = pull.threshold / scale / spec.algorithm.step_size  # type: ignore[attr-defined]
         weight[places] = pull.weight * scale
     central = Central(params, result.center, n_rows, noise)
     influence = result.influence._replace(weight=weight, threshold=threshold)
     return result._replace(
         weights=params.weights, theta=params.theta, noise=params.noise, n_rows=n_rows,
-        distance=distances(spec.family, central), influence=influence,
+        distance=Near.of(spec.family, central).distance, influence=influence,
     )  # fmt: skip
 
 

@@ -6,9 +6,10 @@ import polars as pl
 import pytest
 
 from fedgrem import FederatedTableMixture
-from fedgrem.algorithms.fedgrem import FedGrEM, Toward
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.pooled import PooledEM
 from fedgrem.algorithms.registry import ALGORITHMS
+from fedgrem.algorithms.state import Toward
 from fedgrem.data.columns import Column
 from fedgrem.data.units import Census, UnitsPlan
 from fedgrem.engines.remote.declaration import CENSUS, HELLO, STEP, Declaration, Order, Units

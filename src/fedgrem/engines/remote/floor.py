@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.fedgrem import Toward
+from fedgrem.algorithms.state import Toward
 from fedgrem.data.stack import Stack
 from fedgrem.errors import FedGrEMError
 from fedgrem.fit.spec import FitSpec
