@@ -15,7 +15,7 @@ from fedgrem.fit.conversation import Agreed, Ask, Replies
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.private_site import answer as private_answer
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.sums import with_own_answers
+from fedgrem.fit.sums import Circle, with_own_answers
 from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, Held, KeyReply, SumOrder, SumReply, answer, key_reply
 from fedgrem.fit.tasks import TASKS
 from fedgrem.fit.units import with_census
@@ -48,6 +48,8 @@ class InProcess:
         named adds no noise.
     draw : where that noise comes from.
     """
+
+    circle = Circle
 
     def __init__(
         self,
@@ -169,7 +171,7 @@ class InProcess:
         assert self._ready is not None
         census = _stack([take_census(site) for site in self._federation.sites])
         own = [self.own[name] for name in self.site_names]
-        found = with_own_answers(self._spec, result, self._ready[1], own)
+        found = with_own_answers(self._spec, result, self._ready[1], own, self.circle.most_rows)
         return with_census(found, census, self._spec.units.constant(census.deviation))
 
     def _width(self, place: int) -> int:

@@ -313,10 +313,19 @@ class BaseFederatedMixture(FittedMixture):
 
     def _check_sparse(self) -> None:
         """Refuse what a center of few columns does not go with."""
-        raise InputError(
-            f"center='sparse' is for FederatedGaussianMixture, and this is a {type(self).__name__}; use another center "
-            "rule, or leave it out."
-        )
+        init = f"{self._theta_name}_init"
+        if not self._picks_columns:
+            raise InputError(
+                "center='sparse' is for FederatedGaussianMixture and FederatedRegressionMixture, and this is a "
+                f"{type(self).__name__}; use another center rule, or leave it out."
+            )
+        if not is_fixed(self.n_components):
+            raise InputError(
+                f"center='sparse' fits other columns for every number of components, and these cannot be compared; "
+                f"give n_components as one number, got {self.n_components!r}."
+            )
+        if getattr(self, init) is not None:
+            raise InputError(f"center='sparse' searches for its columns and starts; leave out {init}.")
 
     def _validate_federation(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Table, Federation]:
         table = gather(X, sites)
@@ -423,19 +432,26 @@ class BaseFederatedMixture(FittedMixture):
         """Of the rows as they came."""
         return [str(name) for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])]
 
+    def _names_of(self, result: FitResult) -> list[str]:
+        """Of the columns that a fit is about."""
+        names = self._column_names()
+        return names if result.columns is None else [names[j] for j in result.columns]
+
     def _column_notes(self, result: FitResult) -> tuple[list[str], list[str]]:
         """Sentences about columns that say nothing at a site, to warn by and to know."""
-        names = self._column_names()
-        if result.columns is not None:
-            names = [names[j] for j in result.columns]
-        grave, _ = column_notes(names, result, {}, (), completed=False)
+        grave, _ = column_notes(self._names_of(result), result, {}, (), completed=False)
         return ([], grave) if self._has_target else (grave, [])  # a covariate may be constant beside an intercept
 
     def _note(self, result: FitResult) -> None:
         """Say what columns are missing or constant at sites, in ``notes_`` and as a warning."""
         grave, mild = self._column_notes(result)
         if not result.columns_stand_out:
-            grave.append("no columns clearly vary together: there may be no components, or too few rows to find them.")
+            how = (
+                "go with the response: it may not depend on any"
+                if self._has_target
+                else ("vary together: there may be no components")
+            )
+            grave.append(f"no columns clearly {how}, or there are too few rows to find them.")
         if self.privacy is not None and not result.converged:
             mild.append(f"{LOST_IN_NOISE[0].upper()}{LOST_IN_NOISE[1:]}.")
         self.notes_ = np.array([*grave, *mild], dtype=str)

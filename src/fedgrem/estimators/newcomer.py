@@ -177,7 +177,7 @@ def _fit_one(
     chosen.n_components = len(center.weights)
     spec = as_one_site(chosen._spec(), frozen, max(float(model.tol), LEAST_TOL))
     spec = replace(spec, units=model._fitted_plan())
-    census = spec.units.of_kept(take_census(federation.sites[0]))
+    census = spec.units.of_kept(take_census(federation.sites[0]), spec.family.has_target)
     constant = spec.units.constant(census.deviation)
     agreed = Agreed(model._fit_units(), bool(census.gaps or constant.any()))
     result, _ = converse(join(spec, name, center, agreed), InProcess(federation, spec))

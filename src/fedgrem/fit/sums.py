@@ -69,6 +69,8 @@ class Circle:
 
     what, remedy = "secure sums", "leave out secure_sums"
     """What messages call a fit of this kind, and how they say to do without."""
+    most_rows = WEIGHT_CAP
+    """For how many times the rows of the middle site one counts at the most."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names, self.here = names, np.ones(len(names), dtype=bool)
@@ -155,13 +157,10 @@ class Summary(NamedTuple):
     n_rows: float
     size: float
     """Rows of the middle site: what one claims does not move it far."""
+    cap: Array
+    """Rows for which a site counts at the most."""
     gaps: bool
     n_sites: int
-
-    @property
-    def cap(self) -> Array:
-        """Rows for which a site counts at the most: so many times those of the middle one."""
-        return np.asarray(WEIGHT_CAP * self.size)
 
 
 def _common_units(spec: FitSpec, circle: Circle) -> Phase[Summary]:
@@ -193,7 +192,8 @@ def _common_units(spec: FitSpec, circle: Circle) -> Phase[Summary]:
         here = (location - units.location) / units.scale, scale / units.scale
     n_sites = int(circle.here.sum())
     gaps = bool(found.gaps > 0.5) or constant
-    return Summary(units, *here, float(found.n_rows), float(np.exp(center[2, 0])), gaps, n_sites)
+    size = float(np.exp(center[2, 0]))
+    return Summary(units, *here, float(found.n_rows), size, np.asarray(circle.most_rows * size), gaps, n_sites)
 
 
 # -- starts
@@ -398,13 +398,15 @@ def _result(
     )
 
 
-def with_own_answers(spec: FitSpec, result: FitResult, stacks: list[tuple[Stack, Array]], own: list[Held]) -> FitResult:
+def with_own_answers(
+    spec: FitSpec, result: FitResult, stacks: list[tuple[Stack, Array]], own: list[Held], most_rows: float
+) -> FitResult:
     """A result with what sites found for themselves, for whoever holds their rows: all of them, or one."""
     params: Params = map_arrays(lambda *leaves: np.stack(leaves), *(held.after for held in own))
     n_rows, noise = np.full(len(own), np.nan), result.center_noise
     for stack, places in stacks:
         n_rows[places] = stack.n_rows
-    cap = np.asarray(WEIGHT_CAP * np.nanmedian(n_rows))
+    cap = np.asarray(most_rows * np.nanmedian(n_rows))
     frame = Frame(noise, noise, result.influence.penalty, np.zeros(()), cap, np.zeros((), int))
     threshold, weight = (np.full(params.weights.shape, np.nan) for _ in range(2))
     for stack, places in stacks:

@@ -13,7 +13,7 @@ def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[tuple[Agreed, C
     """Ask every site for its census, and agree on the units of the fit; also returns what they said, ``(K, ...)``."""
     told = Progress("census", 0, spec.max_rounds, float("nan"))
     replies = yield Ask("census", (), told)
-    census = spec.units.of_kept(replies.mail)
+    census = spec.units.of_kept(replies.mail, spec.family.has_target)
     check_rows(spec, names, census)
     check_columns(spec, census)
     units = spec.units.units(census.mean, census.deviation)
