@@ -188,15 +188,18 @@ class Guard:
             return course
         self._check_often(records)
         n_rows, settings = len(self._site.rows().sites[0].rows), self._site.settings
-        paid = self._pay()
+        paid = self._pay(interrupted=any(record["kind"] == "paying" for record in mine))
         if not paid:
             self._check_changed(records, digest, n_rows)
         rules: dict[str, Any] = {"floor": settings.floor, "cap": settings.cap, "fits_per_day": settings.fits_per_day}
         self._write("fit", run=self._run, job=self._job, spec=spec, rows=digest, n_rows=n_rows, **rules, **paid)
         return course
 
-    def _pay(self) -> dict[str, Any]:
-        """What the log says of the budget of a private fit, once it is paid for; nothing of another fit."""
+    def _pay(self, *, interrupted: bool) -> dict[str, Any]:
+        """What the log says of the budget of a private fit, once it is paid for; nothing of another fit.
+
+        The log says first that it is about to be: a crash in between must not cost a budget for nothing.
+        """
         settings, private = self._site.settings, self._site.spec.ranges is not None
         if settings.epsilon is None:
             if private:
@@ -219,7 +222,10 @@ class Guard:
             if settings.ledger is None:  # a rehearsal, which nobody hears
                 self._site.budget = mu_of(epsilon, delta)
             else:
-                self._site.budget = charge(Path(settings.ledger), self._run, epsilon, delta, total)
+                if not interrupted:
+                    self._write("paying", lasting=True, run=self._run)
+                ledger = Path(settings.ledger)
+                self._site.budget = charge(ledger, self._run, epsilon, delta, total, interrupted=interrupted)
                 told["spent"] = spent(Path(settings.ledger), delta).epsilon
         except (InputError, OSError) as error:
             raise DeclinedError("budget", str(error)) from error
