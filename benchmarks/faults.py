@@ -415,7 +415,7 @@ def let_in(trial: Trial, title: str, env: dict[str, str], name: str = "north") -
         took = time.monotonic() - begun
         start_site(kit, name)  # though the command would not have
     await_server(study)
-    others = sorted({*study.sites} - {name})
+    others = [other for other in study.sites if other != name and process_of(study.kit(other)) is not None]
     with session(study) as talk:
         talk.await_sites(others)
         with contextlib.suppress(SitesError):

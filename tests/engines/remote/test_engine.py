@@ -367,7 +367,7 @@ def test_a_site_lost_before_round_1_is_as_if_it_had_never_been_there(tmp_path, t
         return Answer(None, trouble="TIMEOUT") if site == "north" and now == task else answer
 
     finished = over_network(tmp_path, gaussian(penalty="auto", max_rounds=2), spoil=lose)
-    assert "no answer within the deadline" in finished.about["out"]["north"]
+    assert "no answer in time" in finished.about["out"]["north"]
     rest = tuple(name for name in NAMES if name != "north")
     assert_same(finished, in_process(gaussian(penalty="auto", max_rounds=2), rest))
 
