@@ -81,6 +81,13 @@ def one_seed(h, sites, rows, covariance, seed, budgets):
     return np.array([plain, alone]), np.array(told)
 
 
+def ratio_of(one, other):
+    """The ratio of two means over the same seeds, and its standard error."""
+    ratio = one.mean() / other.mean()
+    spread = np.std(one - ratio * other, ddof=1) if len(one) > 1 else np.nan
+    return ratio, spread / (np.sqrt(len(one)) * other.mean())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
@@ -92,8 +99,9 @@ def main():
     options = parser.parse_args()
     began = time.perf_counter()
     table = Table(
-        "h", "epsilon", "without", "alone, without", "private", "private / without", "worst seed", "alone, private",
-        "k-means, private", title=f"{options.sites} sites of {options.rows} rows, {options.covariance}, "
+        "h", "epsilon", "without", "alone, without", "private", "private / without", "its error", "worst seed",
+        "alone, private", "k-means, private",
+        title=f"{options.sites} sites of {options.rows} rows, {options.covariance}, "
         f"{options.seeds} seeds",
     )  # fmt: skip
     for h in options.similarity:
@@ -105,7 +113,8 @@ def main():
         for j, epsilon in enumerate(options.epsilon):
             each = np.array([one[1][j] for one in found])
             mean = each.mean(axis=0)
-            shown = (plain, alone, mean[0], mean[0] / plain, each[:, 0].max(), mean[1], mean[2])
+            ratio, error = ratio_of(each[:, 0], np.array([one[0][0] for one in found]))
+            shown = (plain, alone, mean[0], ratio, error, each[:, 0].max(), mean[1], mean[2])
             table.add_row(f"{h:g}", f"{epsilon:g}", *(f"{value:.3f}" for value in shown))
         Console(width=140).print(table)
     print(f"{time.perf_counter() - began:.0f} s")

@@ -219,6 +219,11 @@ def log(
                 f"  {page.masked:,} masked numbers have left, which open in sums over sites only. The keys are "
                 f"{page.keys}: the same at all sites, or the center has put in its own."
             )
+        if page.far:
+            console.print(
+                f"  {page.far} order(s) were about parameters far from these rows: what was sent was sent back. Where "
+                "all sites must have one answer, a site unlike the others is asked that; else ask the coordinator why."
+            )
         for refusal in page.refusals:
             console.print(f"  refused {refusal}", markup=False)
         console.print(f"  {page.numbers:,} numbers have left in this fit.\n")

@@ -190,8 +190,11 @@ class SiteAtWork:
         except (MessageError, InputError) as error:
             raise DeclinedError("order", str(error)) from error
 
-    def work(self, task: str, order: Order) -> Answer:
-        """The answer to an order, within the site's floor; :class:`DeclinedError` where there is none."""
+    def work(self, task: str, order: Order, best: float = -np.inf) -> Answer:
+        """The answer to an order, within the site's floor; :class:`DeclinedError` where there is none.
+
+        ``best`` is the largest log-likelihood a row that was told in this fit.
+        """
         with self._lock:
             federation = self.rows()
             if task in PRIVATE_TASKS:
@@ -214,10 +217,10 @@ class SiteAtWork:
             stack, mail = self._stack(federation, order), map_arrays(lambda leaf: leaf[None], order.mail)
             try:
                 with np.errstate(all="ignore"), one_thread_each():
-                    reply, held_back = answer_above(self.spec, stack, task, mail, self.settings.floor)
+                    found = answer_above(self.spec, stack, task, mail, self.settings.floor, best)
             except BelowFloorError as error:
                 raise DeclinedError("floor", str(error)) from error
-            return Answer(map_arrays(lambda leaf: np.asarray(leaf[0]), reply), held_back)
+            return found._replace(reply=map_arrays(lambda leaf: np.asarray(leaf[0]), found.reply))
 
     def _private(self, federation: Federation, task: str, order: Order) -> Answer:
         """Noise is the floor of a private answer: nothing else of it hangs on the rows."""
