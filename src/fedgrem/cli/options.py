@@ -1,12 +1,16 @@
 """Options and arguments that several commands take, each worded once, and what an estimator is told of them."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from fedgrem.errors import InputError
+
+if TYPE_CHECKING:
+    from fedgrem.data.columns import Column
 
 
 class Covariance(StrEnum):
@@ -96,7 +100,8 @@ TypesOption: TypeAlias = Annotated[
     typer.Option(
         "--types",
         metavar="A=TYPE,B=X|Y,...",
-        help="With --table, what columns are: continuous, robust, binary, categorical, count, or their levels.",
+        help="With --table, what columns are: continuous, robust, binary, categorical, count, or their levels; over a "
+        "network, also the levels of a regression's words.",
         show_default="read from all sites",
     ),
 ]
@@ -305,6 +310,24 @@ def read_types(text: str | None) -> dict[str, Any]:
             raise InputError(f"--types has {one!r}, expected COLUMN=TYPE or COLUMN=LEVEL|LEVEL.")
         found[name.strip()] = [level.strip() for level in kind.split("|")] if "|" in kind else kind.strip()
     return found
+
+
+def covariates_of_words(types: str | None, columns: Sequence[str] | None) -> "tuple[Column, ...]":
+    """Columns of words with their levels, as they were typed, among those that were named."""
+    from fedgrem.data.columns import CONTINUOUS, declared_columns
+
+    told = read_types(types)
+    if told and columns is None:
+        raise InputError("--types needs --columns: over a network no site shows what its columns hold.")
+    for name, kind in told.items():
+        if isinstance(kind, str):
+            raise InputError(
+                f"--types of a regression names the levels of words, as in {name}=none|mild; got {kind!r}."
+            )
+        if name not in (columns or ()):
+            raise InputError(f"--types names {name!r}, which is not among --columns.")
+    numbers = dict.fromkeys(columns or (), CONTINUOUS)
+    return tuple(column for column in declared_columns(columns or (), numbers | told) if column.levels)
 
 
 def penalty_of(text: str) -> float | str:

@@ -127,7 +127,7 @@ def start(
         bool, typer.Option("--accept-changes", help="Answer although few rows have changed since the last fit.")
     ] = False,
     table: Annotated[
-        bool, typer.Option("--table", help="Columns may hold words, for fits of mixed columns (sites fit --table).")
+        bool, typer.Option("--table", help="Columns may hold words: mixed columns, or a regression's.")
     ] = False,
     foreground: Foreground = False,
 ) -> None:

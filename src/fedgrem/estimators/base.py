@@ -126,7 +126,7 @@ class BaseFederatedMixture(FittedMixture):
 
                 chosen, search = choose(self, federation, fitted, tell)
             smaller = None if search is None else search.smaller(search.best)
-            some = search is not None
+            some = 0 if search is None else search.most
             result = chosen._run(federation, engine, tell, smaller=smaller, some=some)
             if self.robust_rows == "auto" and not self._some_stand_out(result):
                 plain = copy.copy(chosen)
@@ -166,7 +166,7 @@ class BaseFederatedMixture(FittedMixture):
         *,
         candidate: bool = False,
         smaller: Params | None = None,
-        some: bool = False,
+        some: int = 0,
     ) -> FitResult:
         """One fit of a number of components; a candidate is only compared with others."""
         spec = self._spec(candidate=candidate)
@@ -175,8 +175,6 @@ class BaseFederatedMixture(FittedMixture):
             if engine != IN_PROCESS:
                 raise InputError("center='sparse' is for fits in process as yet; leave engine out.")
             return run_sparse(spec, lambda one: InProcess(federation, one), on_progress)
-        if engine != IN_PROCESS or spec.ranges is not None:
-            spec = replace(spec, some=False)  # how many there are is not known to the sites' guards beforehand
         if engine != IN_PROCESS and spec.ranges is not None:
             raise InputError("a private fit runs in process, or over a network of sites; leave engine out.")
         if isinstance(engine, str) and engine != IN_PROCESS:

@@ -192,7 +192,7 @@ class FederatedTableMixture(FederatedDensity):
         *,
         candidate: bool = False,
         smaller: Params | None = None,
-        some: bool = False,
+        some: int = 0,
     ) -> FitResult:
         self._agreed = federation.types
         return super()._run(federation, engine, on_progress, candidate=candidate, smaller=smaller, some=some)

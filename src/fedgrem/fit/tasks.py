@@ -458,6 +458,7 @@ TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "contrast": contrast,
 }
 """name -> function of the spec, the stacked rows and the mail."""
-AT_HOME = frozenset({"variation", "contrast", "birth", "hold"})
-"""Those of a sparse fit, which is several fits, and those about components that only some sites have, of which nobody
-knows beforehand how many there will be; not played over a network yet."""
+AT_HOME = frozenset({"variation", "contrast"})
+"""Those of a sparse fit, which is several fits; not played over a network yet."""
+AFTER_BIRTHS = ("birth", "hold", "step", "score", "held_down", "look", "information")
+"""Those that may be about another number of components than the fit began with."""

@@ -117,7 +117,7 @@ class OverNetwork:
     def columns(self) -> list[str]:
         """What the sites call their columns, the response of a regression last."""
         if self.spec.columns is not None:
-            return [*self.spec.columns, *[RESPONSE] * self.spec.family.has_target]
+            return [*self.spec.fitted_columns(self.spec.columns), *[RESPONSE] * self.spec.family.has_target]
         return read_names(self.roster.census[self.roster.names[0]].names)
 
     def meet(self) -> None:
@@ -252,7 +252,7 @@ class OverNetwork:
     def _columns_told(self, answers: list[Fields | None]) -> int:
         """How many columns most sites have; others are refused by shape."""
         if self.spec.columns is not None:
-            return len(self.spec.columns)
+            return len(self.spec.fitted_columns(self.spec.columns))
         counts = [n for n in map(_claimed_columns, answers) if 0 < n <= MOST_COLUMNS]
         if not counts:
             return 1

@@ -3,7 +3,7 @@
 A component that holds fewer of the site's rows is left out, and with it the rows that belong to it and others drawn by
 chance, until as many rows are left out as the floor: what is left out cannot be found by subtraction either. Of that
 component the site answers what it was sent, with next to no weight; in a start, where nothing was sent, it repeats its
-largest one.
+largest one. A birth of a component that holds fewer is none, and who is asked which components it has lacks those.
 
 Two answers can be subtracted, too: a cut through the rows that is moved a little between them would show the rows in
 between. Components that cut rows sharply explain them badly, and of parameters that are far from its rows a site says
@@ -20,10 +20,11 @@ import numpy as np
 from fedgrem.algorithms.state import Toward
 from fedgrem.data.stack import Stack
 from fedgrem.errors import FedGrEMError
+from fedgrem.fit.births import Bases, Birth, Prices, noise_by_component
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.tasks import TASKS, Candidates, Information, PathRequest, ScoreRequest, StartRequest
 from fedgrem.kernels.triangle import symmetric
-from fedgrem.types import Array, Broadcast, Params, map_arrays
+from fedgrem.types import Array, Broadcast, Params, components_of, map_arrays
 
 NOBODY = 1e-6
 """The weight that a site reports of a component below its floor, if that is less than half a row."""
@@ -34,6 +35,8 @@ FAR = 10.0
 than its own answers did, where they are not those of a fit of these rows."""
 REPEATED = ("step", "path_step", "joint_start")
 """Tasks that are asked again and again, about other parameters."""
+BIRTHS = 3
+"""Times that a further component is looked for where those that are found hold too few rows."""
 PARTS = (2, 4)
 """In how many parts a center may have rows cut: of more, a part might be a single row."""
 
@@ -107,6 +110,10 @@ def answer_above(spec: FitSpec, stack: Stack, task: str, mail: Any, floor: float
         return Answer(few._replace(held_down=np.where(few.held_down * few.n_rows < floor, 0.0, few.held_down)), [])
     if task == "compare":
         return _best_of(spec, stack, mail, floor)
+    if task == "birth":
+        return _born(spec, stack, mail, floor)
+    if task == "hold":
+        return _holding(spec, stack, mail, floor)
     return _answer(spec, stack, task, mail, floor, best=best)
 
 
@@ -128,6 +135,56 @@ def _best_of(spec: FitSpec, stack: Stack, mail: Candidates, floor: float) -> Ans
     return max(found, key=lambda one: float(one.reply.log_likelihood[0]))
 
 
+def _born(spec: FitSpec, stack: Stack, mail: Bases, floor: float) -> Answer:
+    """One more component of at least so many rows; where there is none, the base as it was sent, and no gain."""
+    sent = mail.params
+    few = _few(spec, stack, sent, floor, 1.0)
+    out, emptied, tries = _belongs(spec, stack, sent, few), few.copy(), BIRTHS
+    while True:
+        here = _left(stack, out, floor)
+        reply: Birth = TASKS["birth"](spec, here, _without(mail, few))
+        fewer = _few(spec, here, reply.params, floor, 1.0)
+        tries -= int(fewer[-1])
+        if not tries or not (fewer & ~np.append(emptied[~few], False)).any():
+            break
+        out = out | _belongs(spec, stack, reply.params, fewer)
+        emptied[~few] |= fewer[:-1]  # a component that the new one took the rows of is still one of the base
+    # Where rows had to be left out first, what another component would do without is no further one.
+    none = fewer[-1] or (tries < BIRTHS and emptied[~few].any())
+    base = (reply.lead < 0).astype(int) if none else reply.base
+    sites, last = np.arange(len(base)), [*range(sent.weights.shape[-1]), -1]
+    chosen: Params = map_arrays(lambda leaf: leaf[sites, base], sent)
+    added = components_of(chosen, np.array(last))
+    added.weights[..., -1] = 0.0
+    if not noise_by_component(spec.family, stack.rows.shape[-1]):
+        added = added._replace(noise=chosen.noise)
+    held_back = np.flatnonzero(emptied).tolist()
+    if none:
+        return Answer(reply._replace(params=added, base=base, gain=np.minimum(reply.gain, 0.0)), held_back)
+    if emptied.any():
+        reply = reply._replace(params=_kept(reply.params, ~np.append(emptied[~few], False)))
+        reply = _completed(spec, reply, added, np.append(emptied, False))
+    return Answer(reply, held_back)
+
+
+def _holding(spec: FitSpec, stack: Stack, mail: Prices, floor: float) -> Answer:
+    """The components that hold at least so many rows of those that the site has; it lacks the others."""
+    few, out = np.zeros(mail.params.weights.shape[-1], dtype=bool), np.zeros(stack.size, dtype=bool)
+    while True:
+        here = _left(stack, out, floor)
+        reply = TASKS["hold"](spec, here, _without(mail, few))
+        found = _without(mail, few).params._replace(weights=reply.weights)
+        has = reply.weights[0] > 0
+        fewer = np.zeros(len(has), dtype=bool)
+        fewer[has] = _few(spec, here, _kept(found, has), floor, 1.0)
+        if not fewer.any():
+            break
+        out = out | _belongs(spec, stack, found, fewer)
+        few[~few] = fewer
+    weights, loss = (_put(np.zeros(1), leaf[..., None], few)[..., 0] for leaf in (reply.weights, reply.loss))
+    return Answer(reply._replace(weights=weights, loss=loss), np.flatnonzero(few).tolist())
+
+
 def _place(params: Params, place: int) -> Params:
     found: Params = map_arrays(lambda leaf: leaf[:, place : place + 1], params)
     return found
@@ -145,7 +202,8 @@ def _answer(
     """The answer; rows are counted at what was sent, or at a part of it."""
     sent = params_of(mail)
     counted = sent if counted is None else counted
-    few, out, here = np.zeros(spec.n_components, dtype=bool), np.zeros(stack.size, dtype=bool), stack
+    count = spec.n_components if sent is None else sent.weights.shape[-1]
+    few, out, here = np.zeros(count, dtype=bool), np.zeros(stack.size, dtype=bool), stack
     if counted is not None:
         few = _few(spec, _rows_of(spec, stack, mail), counted, floor, 1.0)
         out = _belongs(spec, stack, counted, few)
@@ -172,7 +230,9 @@ def _answer(
         least = best - FAR - stack.rows.shape[-1]
         far = _explains(spec, _rows_of(spec, stack, mail), sent) < least
         whole = _as_sent(whole, sent, far, least) if far.any() else whole
-    return Answer(whole, np.flatnonzero(few).tolist(), bool(far.any()))
+    # What a site lacks is not held back.
+    there = few if sent is None else few & (sent.weights > 0).any(axis=tuple(range(sent.weights.ndim - 1)))
+    return Answer(whole, np.flatnonzero(there).tolist(), bool(far.any()))
 
 
 def _explains(spec: FitSpec, stack: Stack, params: Params) -> Array:
@@ -306,7 +366,10 @@ def _without(mail: Any, few: Array) -> Any:
         return mail if noise is None or noise.shape[-2] != len(few) else mail._replace(noise=noise[..., keep, :])
     if isinstance(mail, Broadcast):
         return mail._replace(params=_kept(mail.params, keep), extra=_extra_without(mail.extra, keep))
-    return mail._replace(params=_kept(mail.params, keep))
+    kept = mail._replace(params=_kept(mail.params, keep))
+    if isinstance(mail, Bases):
+        return kept._replace(between=mail.between[..., keep])
+    return kept._replace(price=mail.price[..., keep]) if isinstance(mail, Prices) else kept
 
 
 def _extra_without(extra: Any, keep: Array) -> Any:
@@ -346,8 +409,11 @@ def _completed(spec: FitSpec, reply: Any, sent: Params | None, few: Array) -> An
     else:
         instead = sent
     n_rows = part.n_rows.reshape(*part.n_rows.shape, *(1,) * (params.weights.ndim - part.n_rows.ndim))
-    nobody = np.minimum(NOBODY, 0.5 / np.maximum(n_rows, 1.0))
-    weights = _put(nobody[..., None], (params.weights * (1.0 - few.sum() * nobody))[..., None], few)[..., 0]
+    nobody = np.minimum(NOBODY, 0.5 / np.maximum(n_rows, 1.0)) * np.ones(len(few))
+    if sent is not None:
+        nobody = np.where(instead.weights > 0, nobody, 0.0)  # what a site lacks, it goes on to lack
+    told = params.weights * (1.0 - nobody[..., few].sum(axis=-1, keepdims=True))
+    weights = _put(nobody[..., None], told[..., None], few)[..., 0]
     shape = spec.family.noise_shape(2, 1)
     noise = params.noise
     if noise is not None and shape is not None and shape[0] > 1:

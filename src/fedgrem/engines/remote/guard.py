@@ -54,7 +54,7 @@ class Guard:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._site, self._log, self._earlier, self._run, self._job, self._now = site, log, earlier, run, job, now
-        self._declaration = Declaration(site.spec, len(site.settings.columns))
+        self._declaration = Declaration(site.spec, len(site.columns))
         self._lock = threading.Lock()
         self._course: Course | SumCourse | None = None
         self._refused, self._best = 0, -np.inf
@@ -176,7 +176,7 @@ class Guard:
         mine = [record for record in records if record.get("run") == self._run]
         spec = self._site.spec.as_plain()
         sums = self._site.spec.secure_sums
-        course = SumCourse(self._site.spec) if sums else Course(self._site.spec, len(self._site.settings.columns))
+        course = SumCourse(self._site.spec) if sums else Course(self._site.spec, len(self._site.columns))
         digest = self._site.digest()
         begun = [record for record in mine if record["kind"] == "fit"]
         if begun:
