@@ -189,7 +189,7 @@ def _fit_one(
 
 def _append(model: "BaseFederatedMixture", result: FitResult) -> None:
     """Add the new site behind the others, in everything that has one entry per site."""
-    seen = sightings(result, has_target=model._has_target)
+    seen = sightings(model._family(), result)
     scores = score(seen, remembered(model))
     verdict = judge(model, scores, seen, result)
     nobody = np.zeros(1)  # it has no part in the center, and leaving it out moves nothing
@@ -208,7 +208,7 @@ def _append(model: "BaseFederatedMixture", result: FitResult) -> None:
     model.site_names_ = np.append(names, np.array(result.site_names, dtype=names.dtype.kind))
     model.site_verdict_ = np.append(model.site_verdict_, verdict)
     model.site_evidence_ = model.site_evidence_ | {
-        key: np.append(model.site_evidence_[key], found[key]) for key in PER_SITE
+        key: np.append(model.site_evidence_[key], found[key]) for key in PER_SITE if key in model.site_evidence_
     }
     model.unsettled_sites_ = np.append(model.unsettled_sites_, np.array(result.unsettled, dtype=str))
     model.history_ = {
