@@ -16,6 +16,7 @@ from fedgrem.fit.networks import TASKS as NETWORK_TASKS
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.rounds import RoundRecord, play_rounds, tolerated_stragglers
 from fedgrem.fit.spec import FitSpec, StartPlan
+from fedgrem.fit.sums_site import SUM_TASKS
 from fedgrem.fit.tasks import TASKS
 from fedgrem.types import Central, Influence, Params, Upload, map_arrays
 from tests.conformance.families import BY_NAME, GAUSSIAN
@@ -465,7 +466,7 @@ def test_cost_adds_up_by_purpose_and_leaves_out_what_was_not_asked():
 
 def test_every_task_of_the_table_has_a_purpose():
     purposes = {task for _, tasks in Cost.PURPOSES for task in tasks} | set(Cost.ROUNDS)
-    assert purposes == {*TASKS, *PRIVATE_TASKS, *NETWORK_TASKS, "census"}
+    assert purposes == {*TASKS, *PRIVATE_TASKS, *NETWORK_TASKS, *SUM_TASKS, "census"}
 
 
 def test_every_message_of_a_phase_says_what_was_agreed_and_nothing_else_changes():
