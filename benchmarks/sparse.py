@@ -46,7 +46,7 @@ def main():
                 if name == "sparse":
                     line += f"{row['true_columns']:7.1f}{row['false_columns']:7.1f}"
                     for other in ("oracle", "federated oracle"):
-                        line += f"{row['error'] / mean[other]['error']:10.2f}" if other in mean else ""
+                        line += f"{row['error'] / mean[other]['error']:10.2f}" if other in mean else " " * 10
                 print(line, flush=True)
     print(f"{time.perf_counter() - began:.0f} s")
 

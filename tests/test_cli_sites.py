@@ -160,6 +160,9 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
     assert "Would NOT be answered: the site has" in capsys.readouterr().out
 
 
+NEIGHBOURS = ["sites", "fit", "study", "-r", 2, "-o", "m2", "--columns", "age,bmi", "--neighbours"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -178,6 +181,10 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
             ["sites", "fit", "study", "-r", 2, "-o", "m2", "--secure-sums", "--algorithm", "tgmm"],
             "secure sums find Huber's center",
         ),
+        (["sites", "fit", "study", "-r", 2, "-o", "m2", "--neighbours", "ring"], "--neighbours needs --columns"),
+        ([*NEIGHBOURS, "cube"], "graph='cube', expected one of ring, grid, star, erdos-renyi"),
+        ([*NEIGHBOURS, "ring", "--secure-sums"], "does not go with --secure-sums, --ranges or several numbers"),
+        ([*NEIGHBOURS, "ring", "--algorithm", "tgmm"], "fits without a server find Huber's center"),
         (["sites", "init", "study", "--site", "a", "--site", "b", "--host", "h"], "study is a study already"),
         (["sites", "add", "study", "north"], "'north' is a site of this study already"),
         (["sites", "remove", "study", "west"], "'west' is not a site of this study"),

@@ -123,6 +123,12 @@ def start(
             show_default="3, or as before",
         ),
     ] = None,
+    neighbours: Annotated[
+        bool,
+        typer.Option(
+            "--neighbours", help="Take part in fits without a server: linked sites see what yours adds to sums."
+        ),
+    ] = False,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Answer although few rows have changed since the last fit.")
     ] = False,
@@ -158,7 +164,7 @@ def start(
     settings = _settings(kit, data, columns, target, weight, floor, words=table)
     settings = settings._replace(cap=cap, fits_per_day=fits_per_day or settings.fits_per_day)
     settings = _with_budget(settings, kit, epsilon, delta, total_epsilon)
-    settings = settings._replace(least_sites=least_sites or settings.least_sites)
+    settings = settings._replace(least_sites=least_sites or settings.least_sites, neighbours=neighbours)
     rows = read_table(settings.data) if settings.words else read_rows(name, settings).sites[0].rows
     write_settings(settings, kit / "local")
     if settings.floor < DEFAULT_FLOOR:

@@ -72,6 +72,14 @@ def fit(
     secure_sums: Annotated[
         bool, typer.Option("--secure-sums", help="See nothing but sums over at least three sites.")
     ] = False,
+    neighbours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GRAPH",
+            help="Without a server that adds up: ring, grid, star, erdos-renyi.",
+            show_default="a server",
+        ),
+    ] = None,
     min_sites: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="With fewer answers, the fit pauses.", show_default="more than half"),
@@ -104,6 +112,8 @@ def fit(
     * `fedgrem sites fit study/ -r 3 --columns age,bmi --ranges age=0:120,bmi=10:60 --out model/`
 
     * `fedgrem sites fit study/ -r 3 --secure-sums --out model/`
+
+    * `fedgrem sites fit study/ -r 3 --neighbours ring --columns age,bmi --out model/`
 
     * `fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/`
     """
@@ -143,11 +153,31 @@ def fit(
     more |= {} if fixed else {RUNS: [], DONE: False}
     rules = Rules(min_sites=min(quorum, len(place.sites)), deadline=deadline)
     asked = Fit(spec, list(place.sites), rules, "poll" if poll else "push", more)
+    if neighbours is not None:
+        asked = asked._replace(links=_links(asked, neighbours), rules=rules._replace(min_sites=len(place.sites)))
     with session(place) as talk:
         talk.check_connected(asked)
         with only_fit(place, "a fit"):  # before a run is written down that could not begin
             pass
         _finish(talk, begin(place, asked))
+
+
+def _links(asked: Fit, graph: str) -> list[list[int]]:
+    """Which sites are neighbours, where the fit can be without a server."""
+    import numpy as np
+
+    from fedgrem.engines.decentralized import Decentralized
+    from fedgrem.fit.neighbours import Neighbours
+    from fedgrem.fit.sums_site import check_spec
+
+    spec = asked.spec
+    if spec.columns is None:
+        raise InputError("--neighbours needs --columns: sites then compare them with their own, and tell nobody.")
+    if spec.secure_sums or spec.ranges is not None or RUNS in (asked.more or {}):
+        raise InputError("--neighbours does not go with --secure-sums, --ranges or several numbers of components.")
+    check_spec(spec, Neighbours.what, "leave out --neighbours")
+    found: list[list[int]] = np.argwhere(np.triu(Decentralized(graph).links(tuple(asked.sites), spec.seed))).tolist()
+    return found
 
 
 def resume(
@@ -274,6 +304,10 @@ def save_fitted(finished: Finished, more: dict[str, Any], study: Study | None = 
 def cost_of(finished: Finished) -> str:
     """What the fit cost, in a line, and who was missing."""
     cost, about = finished.result.cost, finished.about
+    if "messages_per_sum" in cost:
+        text = f"{cost['links']} links; {cost['messages']:,} messages between neighbours, {cost['rounds']} rounds."
+        out = "; ".join(f"{site}: {reason}" for site, reason in about["out"].items())
+        return text + (f"\nNot heard: {out}" if out else "")
     seconds = about["seconds_per_round"]
     pace = "" if seconds is None else f", {seconds:.3f} s a round"
     private = cost.get("private_exchanges", 0)

@@ -18,7 +18,7 @@ from fedgrem.fit.conversation import Ask, Progress, Replies, converse, everyone
 from fedgrem.fit.neighbours import FEWEST, Heard, Neighbours, honest, limits
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.sums import secure_fit, with_own_answers
-from fedgrem.fit.sums_site import KEYS, WORK, Held, KeyReply, packed, plainly
+from fedgrem.fit.sums_site import KEYS, WORK, Held, KeyReply, Perform, packed, plainly
 from fedgrem.kernels.gossip import Agreement, Lines, Plan, Sent, agree, lines_of, plan_of
 from fedgrem.kernels.graphs import erdos_renyi, grid, parts, ring, star
 from fedgrem.kernels.randomness import generator_for
@@ -145,6 +145,7 @@ class AmongNeighbours(InProcess):
         self._places = np.array([self._names.index(name) for name in federation.names])
         self.steps = self.messages = self.numbers = 0
         """Steps of gossip so far, messages in them, and numbers in these."""
+        self.perform: Perform = plainly
         self._here = everyone(len(graph))
         self._plan, self._lines = self._mapped()
 
@@ -191,7 +192,7 @@ class AmongNeighbours(InProcess):
             names, held = [own_names[k] for k in places], None
             if work.remembers:
                 held = map_arrays(lambda *leaves: np.stack(leaves), *(self.own[name] for name in names))
-            numbers, now = work.do(self._spec, rows, held, ask.mail, plainly)
+            numbers, now = work.do(self._spec, rows, held, ask.mail, self.perform)
             flat = packed(numbers)
             if like is None:
                 told, like = np.zeros((len(self._places), flat.shape[1])), map_arrays(lambda leaf: leaf[0], numbers)

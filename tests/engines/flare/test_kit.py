@@ -15,6 +15,7 @@ from fedgrem.engines.flare.kit import (
     EXECUTOR,
     GUARD,
     LAUNCHER,
+    NEIGHBOUR,
     REPLACED,
     REVOKED,
     ROLES,
@@ -56,7 +57,7 @@ def test_every_site_has_a_kit_for_itself_and_the_server(made):
 
 def test_a_site_runs_exactly_our_classes_and_nobody_brings_code(made):
     resources = local(made.kit("north"), "resources.json")
-    assert resources["class_allow_list"] == [EXECUTOR, GUARD]
+    assert resources["class_allow_list"] == [EXECUTOR, NEIGHBOUR, GUARD]
     assert resources["class_list_enforcement_mode"] == "enforce"
     launchers = [c["path"] for c in resources["components"] if c["id"] == "process_launcher"]
     assert launchers == [LAUNCHER]
@@ -105,7 +106,7 @@ def test_sites_come_go_and_get_new_certificates(tmp_path):
     kit = renew_kit(grown, "north")
     assert (kit / "startup" / "client.crt").read_bytes() != certificate["north"]
     assert (kit / "startup" / "rootCA.pem").read_bytes() == authority
-    assert local(kit, "resources.json")["class_allow_list"] == [EXECUTOR, GUARD]
+    assert local(kit, "resources.json")["class_allow_list"] == [EXECUTOR, NEIGHBOUR, GUARD]
     assert read_replaced(study.server / REPLACED) == [number["north"]], "what the server refuses from then on"
     assert validity(kit)[1] >= validity(grown.kit("south"))[1]
     for who in ("server", "coordinator"):

@@ -9,6 +9,7 @@ import pytest
 
 from fedgrem import Decentralized, FederatedGaussianMixture
 from fedgrem.data.federation import Federation
+from fedgrem.errors import SitesError
 from tests.engines.remote.studies import NAMES as CONNECTED
 from tests.engines.remote.studies import rows_of, write_site
 from tests.fit.test_sums import spec_of
@@ -85,41 +86,48 @@ def test_sites_in_processes_of_their_own_find_the_answer_of_one_process_to_the_b
 
 
 @pytest.mark.slow
-def test_letters_pass_between_sites_over_mutual_tls_where_kits_are_opened_by_hand(flare, tmp_path):
+def test_sites_of_a_study_fit_without_a_server_and_their_guards_log_what_neighbours_are_sent(flare, tmp_path):
     from fedgrem.cli.sites_demo import coordinating, free_port
     from fedgrem.engines.flare.kit import init_study
-    from fedgrem.engines.flare.neighbours import CONTROLLER, EXECUTOR, write_job
-    from fedgrem.engines.flare.processes import start_server, start_site, stop, wait_until
-    from fedgrem.engines.remote.result import read_result
+    from fedgrem.engines.flare.operate import Fit, begin
+    from fedgrem.engines.flare.processes import start_server, start_site, stop
+    from fedgrem.engines.remote.account import pages
+    from fedgrem.engines.remote.log import LOG, check_log, read_log
+    from fedgrem.engines.remote.roster import Rules
     from fedgrem.engines.remote.site import write_settings
-
-    def opened(kit):
-        resources = kit / "local" / "resources.json"
-        told = json.loads(resources.read_text())
-        told["class_allow_list"] += [CONTROLLER, EXECUTOR]
-        resources.write_text(json.dumps(told))
-        (kit / "local" / "privacy.json").unlink(missing_ok=True)
+    from fedgrem.engines.remote.sums import OWN
 
     data = Federation.from_sites(CONNECTED, [rows_of(name)[0] for name in CONNECTED])
-    spec = replace(spec_of(data, max_rounds=3, tol=0.0), secure_sums=False, given=None)
-    engine = Decentralized("ring", precision=1e-9)
+    plain = replace(spec_of(data, max_rounds=2, tol=0.0), secure_sums=False, given=None)
+    spec = replace(plain, columns=("x0", "x1"))
+    engine = Decentralized("ring")
     links = np.argwhere(np.triu(engine.links(CONNECTED, 0))).tolist()
-    job = {"spec": spec.as_plain(), "sites": list(CONNECTED), "links": links, "precision": 1e-9}
     made = init_study(tmp_path / "study", CONNECTED, "localhost", free_port())
     try:
-        opened(made.server)
         start_server(made.server)
         for name in CONNECTED:
-            opened(made.kit(name))
-            write_settings(write_site(tmp_path, name), made.kit(name) / "local")
+            write_settings(write_site(tmp_path, name, neighbours=True), made.kit(name) / "local")
             start_site(made.kit(name), name)
         with coordinating(made) as session:
             session.await_sites(list(CONNECTED))
-            number = session.submit(write_job(tmp_path / "job", job))
-            wait_until(lambda: session.job_status(number).startswith("FINISHED"), 300.0, "the job to end", every=2.0)
+            run = begin(made, Fit(spec, list(CONNECTED), Rules(min_sites=3), links=links))
+            finished = session.carry_out(run)
+            with pytest.raises(SitesError, match="cannot be taken up again; begin a new one"):
+                session.carry_out(run)
     finally:
         stop(*(made.kit(name) for name in CONNECTED), made.server)
-    expected, found = engine.fit(spec, data), list(made.server.rglob("result.npz"))
-    assert len(found) == 3
-    for path in found:
-        np.testing.assert_array_equal(read_result(path.parent).result.center, expected.center)
+    expected = engine.fit(plain, data)
+    np.testing.assert_array_equal(finished.result.center, expected.center)
+    assert np.isnan(finished.result.theta).all()  # a site's own answer stays with the site
+    assert finished.about["out"] == {}
+    for k, name in enumerate(CONNECTED):
+        own = json.loads((made.kit(name) / OWN).read_text())
+        np.testing.assert_array_equal(own["theta"], expected.theta[k])
+        records = list(read_log(made.kit(name) / LOG))
+        (page,) = pages(records)
+        assert f"goes to its neighbours {', '.join(one for one in CONNECTED if one != name)}" in page.about
+        assert any("once, to the coordinator" in line.title for line in page.lines)
+        added = [one for one in records if one["kind"] == "reply" and "added" in one["sent"]]
+        assert len(added) > 10
+        assert page.numbers > 100
+        assert not check_log(made.kit(name) / LOG).broken

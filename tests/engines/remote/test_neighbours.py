@@ -10,31 +10,44 @@ import pytest
 
 from fedgrem.data.federation import Federation
 from fedgrem.engines.decentralized import AmongNeighbours
-from fedgrem.engines.remote.neighbours import Carrier, Connections, fit_at_one_site, read_letter, write_letter
+from fedgrem.engines.remote.log import read_log
+from fedgrem.engines.remote.neighbours import (
+    Carrier,
+    Connections,
+    Guarded,
+    fit_at_one_site,
+    read_letter,
+    write_letter,
+)
+from fedgrem.engines.remote.site import DeclinedError
 from fedgrem.errors import InputError, SitesError
+from fedgrem.fit.sums_site import Point
 from fedgrem.kernels.gossip import Sent, lines_of, plan_of
 from fedgrem.kernels.graphs import ring
 from tests.conformance.families import GAUSSIAN
+from tests.engines.remote.studies import NAMES as SITES
+from tests.engines.remote.studies import guard_of, rows_of, write_site
 from tests.fit.test_sums import spec_of
 
 DATA = GAUSSIAN.federation(1, (40, 30, 50, 45, 35))
 NAMES = DATA.names
+SPEC = replace(spec_of(DATA, max_rounds=2, tol=0.0), secure_sums=False, given=None, columns=("x0", "x1"))
 
 
 class Boxes:
     """One letter box for each direction of each link."""
 
-    def __init__(self):
-        self.of = {(one, other): queue.Queue() for one in NAMES for other in NAMES}
+    def __init__(self, names=NAMES):
+        self.names, self.of = names, {(one, other): queue.Queue() for one in names for other in names}
 
     def post(self, name, last=10**9):
         """The post of one site, which sends so many letters and then is gone."""
-        boxes, count = self.of, iter(range(last))
+        boxes, names, count = self.of, self.names, iter(range(last))
 
         class Post:
             def send(self, neighbour, letter):
                 if next(count, None) is None:
-                    for other in NAMES:
+                    for other in names:
                         boxes[name, other].put(None)
                     raise SystemExit
                 boxes[name, neighbour].put(letter)
@@ -137,3 +150,57 @@ def test_a_letter_of_another_length_is_none(letter):
 def test_rows_of_no_site_of_the_study_are_refused():
     with pytest.raises(InputError, match="expected one site of the study"):
         fit_at_one_site(DATA, spec_for(), ring(5), NAMES, Boxes().post(NAMES[0]))
+
+
+# -- behind the guards of real sites
+
+
+def guarded(folder, post_of, **settings):
+    """Three sites that fit at once; what came of each, or why nothing did."""
+    told = {}
+
+    def work(place, name):
+        guard = guard_of(write_site(folder, name, **settings), SPEC, folder / f"{name}.jsonl", name=name)
+        try:
+            fit = Guarded(guard, ring(3), SITES, place, post_of(name), 1e-12)
+            result = fit.run()
+            told[name] = result, guard.release(Point(result.center, None), result.center)
+        except DeclinedError as error:
+            told[name] = error.code, str(error)
+
+    threads = [threading.Thread(target=work, args=one) for one in enumerate(SITES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return told
+
+
+def test_guards_write_down_what_neighbours_are_sent_and_the_coordinator_gets_what_all_found(tmp_path):
+    told = guarded(tmp_path, Boxes(SITES).post, neighbours=True)
+    data = Federation.from_sites(SITES, [rows_of(name)[0] for name in SITES])
+    expected = AmongNeighbours(data, replace(SPEC, columns=None), ring(3)).run()
+    for name in SITES:
+        result, fields = told[name]
+        np.testing.assert_array_equal(result.center, expected.center)
+        assert np.isnan(result.theta).all()
+        assert list(fields) == ["theta"]
+        records = list(read_log(tmp_path / f"{name}.jsonl"))
+        assert records[0]["neighbours"] == [other for other in SITES if other != name]
+        sums = [one for one in records if one["kind"] == "reply" and "added" in one["sent"]]
+        assert {one["task"] for one in sums} >= {"sum_middle", "sum_guess", "sum_begin", "sum_round", "sum_end"}
+        # Joint starts: what a site would move them by, never its rows.
+        assert len({len(one["sent"]["added"]) for one in sums if one["task"] == "sum_round"}) == 1
+        assert records[-1]["sent"]["center"] == expected.center.tolist()
+
+
+def test_a_site_takes_part_only_if_it_said_so_and_once(tmp_path):
+    told = guarded(tmp_path, Boxes(SITES).post)
+    assert {code for code, _ in told.values()} == {"neighbours"}
+    settings = write_site(tmp_path, "north", neighbours=True)
+    guard_of(settings, SPEC, tmp_path / "log.jsonl").join(["east"])
+    with pytest.raises(DeclinedError, match="has begun before, and cannot be taken up without a server"):
+        guard_of(settings, SPEC, tmp_path / "log.jsonl").join(["south"])
+    low = write_site(tmp_path, "east", neighbours=True, floor=30.0)
+    with pytest.raises(DeclinedError, match="enough for 1 component"):
+        guard_of(low, SPEC, tmp_path / "east.jsonl", name="east").join(["north"])

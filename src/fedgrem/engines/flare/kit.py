@@ -19,6 +19,7 @@ from fedgrem.errors import InputError, SitesError
 CONTROLLER = "fedgrem.engines.flare.center.CenterController"
 EXECUTOR = "fedgrem.engines.flare.site.SiteExecutor"
 GUARD = "fedgrem.engines.flare.site.OutgoingGuard"
+NEIGHBOURS, NEIGHBOUR = (f"fedgrem.engines.flare.neighbours.{name}" for name in ("StudyController", "GuardedExecutor"))
 LAUNCHER = "fedgrem.engines.flare.launcher.RestartingLauncher"
 REFUSES = "fedgrem.engines.flare.certificates.RefusesReplaced"
 """What a job, a kit's policy and its resources name: the only classes of ours that NVFlare makes."""
@@ -252,14 +253,14 @@ def server_address(kit: Path) -> str:
 
 
 def harden_site(kit: Path) -> None:
-    """Allow one class in jobs and none from elsewhere, guard what leaves, keep the logs, restart killed workers."""
+    """Allow our classes in jobs and none from elsewhere, guard what leaves, keep the logs, restart killed workers."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text())
     components = [c for c in resources["components"] if c["id"] not in (*STREAMERS, "process_launcher")]
     components.append({"id": "process_launcher", "path": LAUNCHER, "args": {}})
     resources |= {
         "class_list_enforcement_mode": "enforce",
-        "class_allow_list": [EXECUTOR, GUARD],
+        "class_allow_list": [EXECUTOR, NEIGHBOUR, GUARD],
         "allow_log_streaming": False,
         "components": components,
     }
@@ -284,7 +285,7 @@ def harden_server(kit: Path) -> None:
             component["args"]["uri_root"] = str(kit / "store" / "jobs")
     resources |= {
         "class_list_enforcement_mode": "enforce",
-        "class_allow_list": [CONTROLLER],
+        "class_allow_list": [CONTROLLER, NEIGHBOURS],
         "components": components,
     }
     resources["snapshot_persistor"]["args"]["storage"] = storage | {"args": root}

@@ -1,7 +1,7 @@
-"""A fit without a server on NVFlare's simulator: every site in a process of its own, on messages between their jobs.
+"""A fit without a server on NVFlare: every site in a process of its own, on messages between their jobs.
 
-NVFlare starts the job and brings letters from site to site; the center's side is run by every site. For developers: the
-kits of real sites name no class of this module, as their guard does not know what letters say.
+NVFlare starts the job and brings letters from site to site; the center's side is run by every site. On the simulator
+sites hand in what they found; real ones work behind their guards, and hand in what all of them found together.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, Queue
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from nvflare.apis.controller_spec import Task
@@ -26,21 +26,27 @@ from nvflare.apis.signal import Signal
 
 from fedgrem.data.federation import Federation
 from fedgrem.data.units import Census, take_census
-from fedgrem.engines.flare.center import run_folder
+from fedgrem.engines.decentralized import PRECISION
+from fedgrem.engines.flare.center import answer_from, run_folder
+from fedgrem.engines.flare.kit import NEIGHBOUR, NEIGHBOURS
+from fedgrem.engines.flare.messages import Letter, envelope
 from fedgrem.engines.flare.processes import check_flare
 from fedgrem.engines.flare.simulator import RUN, play, write_sites
-from fedgrem.engines.flare.site import settings_of
+from fedgrem.engines.flare.site import decline, guard_for, settings_of
 from fedgrem.engines.remote.declaration import check_over_network
-from fedgrem.engines.remote.neighbours import PATIENCE, fit_at_one_site
+from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.fields import AMONG
+from fedgrem.engines.remote.neighbours import PATIENCE, Guarded, fit_at_one_site
 from fedgrem.engines.remote.progress import Diary
 from fedgrem.engines.remote.result import RESULT, Finished, read_result, write_result
-from fedgrem.engines.remote.site import read_rows
-from fedgrem.errors import FedGrEMError, SitesError
+from fedgrem.engines.remote.site import REASONS, DeclinedError, read_rows
+from fedgrem.engines.remote.wire import decode
+from fedgrem.errors import FedGrEMError, MessageError, SitesError
 from fedgrem.fit.spec import FitSpec, read_spec
 from fedgrem.fit.units import with_census
 from fedgrem.types import Array, FitResult
 
-TOPIC, TASK = "fedgrem.letter", "neighbours"
+TOPIC, TASK = "fedgrem.letter", AMONG
 CONTROLLER, EXECUTOR = (
     f"fedgrem.engines.flare.neighbours.{name}" for name in ("NeighboursController", "NeighbourExecutor")
 )
@@ -131,11 +137,8 @@ class NeighbourExecutor(Executor):
         try:
             name, settings = settings_of(fl_ctx)
             spec, names = read_spec(self._spec), tuple(self._sites)
-            graph = np.zeros((len(names), len(names)), dtype=bool)
-            for one, other in self._links:
-                graph[one, other] = graph[other, one] = True
             rows = read_rows(name, settings)
-            result = fit_at_one_site(rows, spec, graph, names, self._post, precision=self._precision)
+            result = fit_at_one_site(rows, spec, self._graph(), names, self._post, precision=self._precision)
             self._post.wait_until_sent(PATIENCE)
             with TemporaryDirectory() as folder:
                 write_result(Path(folder), Finished(result, {}))
@@ -145,6 +148,13 @@ class NeighbourExecutor(Executor):
         except Exception as error:
             logging.getLogger(__name__).exception("the fit failed")
             return Shareable({"result": b"", "message": f"{type(error).__name__}: {error}"})
+
+    def _graph(self) -> Array:
+        """Who is linked with whom."""
+        graph = np.zeros((len(self._sites), len(self._sites)), dtype=bool)
+        for one, other in self._links:
+            graph[one, other] = graph[other, one] = True
+        return graph
 
 
 class NeighboursController(Controller):
@@ -183,6 +193,87 @@ class NeighboursController(Controller):
         """An answer that came too late is not used."""
 
 
+class Outcome(NamedTuple):
+    """What a real site hands in."""
+
+    result: Array
+    """The bytes of a result."""
+
+
+class GuardedExecutor(NeighbourExecutor):
+    """The same behind the guard of a site's kit, which logs what is added to every sum before it is sent."""
+
+    def __init__(
+        self, spec: dict[str, Any], sites: list[str], links: list[list[int]], precision: float, run: str
+    ) -> None:  # fmt: skip
+        super().__init__(spec, sites, links, precision)
+        self._run = run
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Fit; the answer is what all sites found together, and the site's own stays in its kit."""
+        assert self._post is not None
+        try:
+            guard, names = guard_for(fl_ctx, self._spec, self._run), tuple(self._sites)
+            place = names.index(str(fl_ctx.get_identity_name()))
+            fit = Guarded(guard, self._graph(), names, place, self._post, self._precision)
+            result = fit.run()
+            self._post.wait_until_sent(PATIENCE)
+            with TemporaryDirectory() as folder:
+                write_result(Path(folder), Finished(result, {}))
+                raw = np.frombuffer((Path(folder) / RESULT).read_bytes(), dtype=np.uint8)
+            return envelope(Letter(0, guard.release(Outcome(raw), result.center)))
+        except DeclinedError as error:
+            return decline(0, error.code, error)
+        except Exception as error:  # nothing that happens here may reach the coordinator in its own words
+            return decline(0, "failed", error)
+
+
+class StudyController(NeighboursController):
+    """Tells real sites to begin, and keeps what they found together."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Wait until all have ended, or most and then no other for some time."""
+        folder = run_folder(Path(fl_ctx.get_workspace().get_root_dir()), self._run)
+        diary = Diary(folder)
+        diary.write(kind="started", job=str(fl_ctx.get_job_id()))
+        task, most = Task(name=TASK, data=Shareable()), len(self._sites) // 2 + 1
+        self.broadcast_and_wait(task, fl_ctx, self._sites, most, round(2 * PATIENCE), abort_signal)
+        answers = {one.client.name: answer_from(one.result) for one in task.client_tasks}
+        found, out = {}, {}
+        for site in self._sites:
+            answer = answers.get(site, Answer(None, trouble="no answer"))
+            try:
+                found[site] = decode(answer.fields, Outcome(np.zeros(0, dtype=np.uint8))).result.tobytes()
+            except MessageError as error:
+                out[site] = REASONS.get(answer.declined, answer.trouble or str(error))
+        told = "; ".join(f"{site}: {why}" for site, why in out.items())
+        if len(found) < most:
+            diary.write(
+                kind="failed", message=f"too few sites have come to an end of the fit without a server: {told}."
+            )
+            return
+        with TemporaryDirectory() as place:
+            results = []
+            for raw in found.values():
+                (Path(place) / RESULT).write_bytes(raw)
+                results.append(read_result(Path(place)).result)
+        if any(not np.array_equal(one.center, results[0].center) for one in results):
+            diary.write(kind="failed", message="the sites end with different centers.")
+            return
+        result = results[0]
+        counted = {"messages": sum(one.cost["messages"] for one in results)}
+        about = {
+            "events": [], "out": out, "away": [], "columns": list(read_spec(self._spec).columns or ()), "n_rows": {},
+            "seconds_per_round": None,
+        }  # fmt: skip
+        write_result(folder, Finished(result._replace(cost={**result.cost, **counted}), about))
+        diary.write(kind="finished", rounds=result.n_rounds, converged=result.converged)
+
+    def __init__(self, sites: list[str], run: str, spec: dict[str, Any]) -> None:
+        super().__init__(sites, run)
+        self._spec = spec
+
+
 def fit_among_neighbours(spec: FitSpec, federation: Federation, links: Array, precision: float) -> FitResult:
     """Fit a federation with every site in its own process, which hears its neighbours in ``links`` (K, K) only."""
     check_flare()
@@ -197,17 +288,24 @@ def fit_among_neighbours(spec: FitSpec, federation: Federation, links: Array, pr
     return _together(spec, federation, found)
 
 
-def write_job(folder: Path, told: dict[str, Any]) -> Path:
-    """Write the job that tells the sites the arguments of :class:`NeighbourExecutor`; returns its folder."""
+def write_study_job(folder: Path, spec: FitSpec, sites: list[str], links: list[list[int]], run: str) -> Path:
+    """Write the job of a fit by the sites of a study; returns its folder."""
+    told = {"spec": spec.as_plain(), "sites": sites, "links": links, "precision": PRECISION, "run": run}
+    return write_job(folder, told, NEIGHBOURS, NEIGHBOUR)
+
+
+def write_job(folder: Path, told: dict[str, Any], controller: str = CONTROLLER, executor: str = EXECUTOR) -> Path:
+    """Write the job that tells the sites the arguments of their executor; returns its folder."""
     sites: list[str] = told["sites"]
     nothing: dict[str, Any] = {"components": [], "task_data_filters": [], "task_result_filters": []}
-    controller = {"id": "fit", "path": CONTROLLER, "args": {"sites": sites, "run": RUN}}
-    executor = {"tasks": [TASK], "executor": {"path": EXECUTOR, "args": told}}
+    begun = {"sites": sites, "run": told.get("run", RUN)} | ({"spec": told["spec"]} if "run" in told else {})
+    center = {"id": "fit", "path": controller, "args": begun}
+    site = {"tasks": [TASK], "executor": {"path": executor, "args": told}}
     deployed = {"center": ["server"], "site": sites}
     files: dict[str, Any] = {
-        "meta.json": {"name": RUN, "resource_spec": {}, "min_clients": len(sites), "deploy_map": deployed},
-        "center/config/config_fed_server.json": {"format_version": 2, "workflows": [controller], **nothing},
-        "site/config/config_fed_client.json": {"format_version": 2, "executors": [executor], **nothing},
+        "meta.json": {"name": begun["run"], "resource_spec": {}, "min_clients": len(sites), "deploy_map": deployed},
+        "center/config/config_fed_server.json": {"format_version": 2, "workflows": [center], **nothing},
+        "site/config/config_fed_client.json": {"format_version": 2, "executors": [site], **nothing},
     }
     for name, content in files.items():
         path = folder / name

@@ -42,6 +42,8 @@ class Fit(NamedTuple):
     transport: str = "push"
     more: dict[str, Any] | None = None
     """Plain values of the caller, such as where the model is to go."""
+    links: list[list[int]] | None = None
+    """Which sites are linked with which, by their places, in a fit without a server."""
 
 
 class Session:
@@ -120,9 +122,17 @@ class Session:
         on_progress: Callable[[Progress], None] | None,
         on_line: Callable[[dict[str, Any]], None] | None,
     ) -> Finished:
+        if fit.links is not None and skip:
+            raise SitesError("a fit without a server cannot be taken up again; begin a new one.")
         self.stop_jobs()  # of fits that nobody watches any more
         shutil.rmtree(folder / "job", ignore_errors=True)
-        job = self.submit(write_job(folder / "job", fit.spec, fit.sites, run, fit.rules, transport=fit.transport))
+        if fit.links is None:
+            written = write_job(folder / "job", fit.spec, fit.sites, run, fit.rules, transport=fit.transport)
+        else:
+            from fedgrem.engines.flare.neighbours import write_study_job
+
+            written = write_study_job(folder / "job", fit.spec, fit.sites, fit.links, run)
+        job = self.submit(written)
         outcome = follow(folder, on_progress, self._pulse(job, lambda: count_lines(folder) > skip), on_line, skip=skip)
         if outcome.kind == "finished":
             return read_result(folder)

@@ -27,6 +27,7 @@ from fedgrem.fit.spec import read_spec
 
 _GUARDS: dict[tuple[str, str], Guard] = {}
 """By site and job: the executor's guard is the one that the filter asks."""
+_LOCK = threading.Lock()
 
 
 class SiteExecutor(Executor):
@@ -35,7 +36,6 @@ class SiteExecutor(Executor):
     def __init__(self, spec: dict[str, Any], run: str) -> None:
         super().__init__()
         self._spec, self._run = spec, run
-        self._lock = threading.Lock()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Answer one task."""
@@ -43,7 +43,7 @@ class SiteExecutor(Executor):
         try:
             letter = opened(shareable)
             exchange = letter.exchange
-            released = self._guard(fl_ctx).answer(task_name, letter.fields, exchange=exchange)
+            released = guard_for(fl_ctx, self._spec, self._run).answer(task_name, letter.fields, exchange=exchange)
             return envelope(Letter(exchange, released))
         except DeclinedError as error:
             return decline(exchange, error.code, error)
@@ -52,20 +52,22 @@ class SiteExecutor(Executor):
         except Exception as error:  # nothing that happens here may reach the center in its own words
             return decline(exchange, "failed", error)
 
-    def _guard(self, fl_ctx: FLContext) -> Guard:
-        with self._lock:
-            place = place_of(fl_ctx)
-            if place not in _GUARDS:
-                try:
-                    name, settings = settings_of(fl_ctx)
-                    spec, kit = read_spec(self._spec), Path(fl_ctx.get_workspace().get_root_dir())
-                    secret = secret_of_fit(secret_in(kit), self._run) if spec.secure_sums else None
-                    site = SiteAtWork(name, settings, spec, secret=secret, keep=kit / OWN)
-                except FedGrEMError as error:
-                    raise DeclinedError("order", str(error)) from error
-                path = kit / LOG
-                _GUARDS[place] = Guard(site, Log(path), lambda: read_log(path), run=self._run, job=place[1])
-            return _GUARDS[place]
+
+def guard_for(fl_ctx: FLContext, plain: dict[str, Any], run: str) -> Guard:
+    """The guard of a job at a site: one for executor and filter."""
+    with _LOCK:
+        place = place_of(fl_ctx)
+        if place not in _GUARDS:
+            try:
+                name, settings = settings_of(fl_ctx)
+                spec, kit = read_spec(plain), Path(fl_ctx.get_workspace().get_root_dir())
+                secret = secret_of_fit(secret_in(kit), run) if spec.secure_sums else None
+                site = SiteAtWork(name, settings, spec, secret=secret, keep=kit / OWN)
+            except FedGrEMError as error:
+                raise DeclinedError("order", str(error)) from error
+            path = kit / LOG
+            _GUARDS[place] = Guard(site, Log(path), lambda: read_log(path), run=run, job=place[1])
+        return _GUARDS[place]
 
 
 class OutgoingGuard(Filter):

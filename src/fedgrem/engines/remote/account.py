@@ -5,7 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.engines.remote.fields import SUM_TITLES, TITLES
+from fedgrem.engines.remote.fields import AMONG, SUM_TITLES, TITLES
+
+KNOWN = TITLES | SUM_TITLES | {AMONG: "Without a server: what all sites found together, once, to the coordinator"}
+"""Tasks of a record, in words."""
 
 
 class Line(NamedTuple):
@@ -62,7 +65,7 @@ def _page(run: str, records: list[dict[str, Any]]) -> Page:
     lines: dict[str, Line] = {}
     for record in records:
         if record["kind"] in ("order", "reply"):
-            title = (TITLES | SUM_TITLES).get(record["task"], f"{record['task']!r}, which is no task")
+            title = KNOWN.get(record["task"], f"{record['task']!r}, which is no task")
             line = lines.get(title, Line(title, 0, 0, 0, 0))
             if record["kind"] == "order":
                 line = line._replace(asked=line.asked + 1)
@@ -84,11 +87,21 @@ def _about(record: dict[str, Any]) -> str:
     spec = record["spec"]
     columns = "its own columns" if spec["columns"] is None else ", ".join(spec["columns"])
     family, algorithm = spec["family"]["name"], spec["algorithm"]["name"]
+    rules = f"floor {record['floor']:g} rows, at most {record['fits_per_day']} fits a day"
     return (
         f"{spec['n_components']} component(s) of the family {family}, by {algorithm}, in at most {spec['max_rounds']} "
-        f"rounds, on {columns}; {record['n_rows']:,} rows; floor {record['floor']:g} rows, at most "
-        f"{record['fits_per_day']} fits a day"
-    ) + _budget(record)
+        f"rounds, on {columns}; {record['n_rows']:,} rows; {rules}{_budget(record)}{_linked(record)}"
+    )
+
+
+def _linked(record: dict[str, Any]) -> str:
+    """Who is told what the site adds to sums."""
+    if "neighbours" not in record:
+        return ""
+    return (
+        f"; without a server: what it adds to sums goes to its neighbours {', '.join(record['neighbours'])}, by way of "
+        "the coordinator's machine, which relays it"
+    )
 
 
 def _budget(record: dict[str, Any]) -> str:

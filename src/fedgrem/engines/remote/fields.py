@@ -45,6 +45,8 @@ TITLES = {
     "information": "Standard errors, once at the end",
 }
 """Of the tasks, in the order of a fit."""
+AMONG = "neighbours"
+"""The task of a whole fit without a server."""
 SUM_TITLES = {
     KEYS: "Secure sums: the first report, once per fit, instead of the one above",
     "sum_middle": "Secure sums: units, at most 61 times before the starts",

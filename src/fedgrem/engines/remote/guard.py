@@ -5,7 +5,7 @@ declared, and remembers hashes and counts, which it reads from its own log when 
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 
 from fedgrem.engines.remote.course import Course
 from fedgrem.engines.remote.declaration import Declaration, Order, read_names, write_names
+from fedgrem.engines.remote.fields import AMONG
 from fedgrem.engines.remote.floor import explained
 from fedgrem.engines.remote.ledger import charge, one_at_a_time, spent
 from fedgrem.engines.remote.log import Log
@@ -26,7 +27,7 @@ from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.private_site import PrivateReply
 from fedgrem.fit.sums_site import SumOrder, SumReply
 from fedgrem.kernels.privacy import mu_of
-from fedgrem.types import named_arrays
+from fedgrem.types import Array, named_arrays
 
 REFUSALS = 20
 """Orders that are refused before a fit is refused altogether, and no longer logged: a refusal says something, too."""
@@ -86,6 +87,44 @@ class Guard:
                 )
             self._released = exchange, released
             return released
+
+    # -- without a server: the site asks itself, and what it adds to a sum goes to its neighbours
+
+    def join(self, neighbours: Sequence[str]) -> SiteAtWork:
+        """Begin a fit without a server; never twice, as neighbours that tell other things would be told others."""
+        with self._lock:
+            try:
+                if not self._site.settings.neighbours:
+                    raise DeclinedError("neighbours", "the site was not started with --neighbours.")
+                if any(one.get("run") == self._run and one["kind"] == "fit" for one in self._earlier()):
+                    raise DeclinedError(
+                        "order", f"{self._run} has begun before, and cannot be taken up without a server."
+                    )
+                self._course = self._enter(neighbours=list(neighbours))
+            except DeclinedError as error:
+                about: dict[str, Any] = {"run": self._run, "exchange": 0, "task": AMONG}
+                self._write("refusal", **about, code=error.code, why=str(error))
+                raise
+            return self._site
+
+    def adds(self, task: str, number: int, numbers: Array) -> None:
+        """Write down what the site adds to a sum, before its neighbours are sent it."""
+        about: dict[str, Any] = {"run": self._run, "exchange": number, "task": task}
+        self._write("order", **about, asked={})
+        self._write("reply", **about, bytes=numbers.nbytes, sent={"added": numbers.tolist()})
+
+    def release(self, found: Any, center: Array) -> Fields:
+        """What leaves for the coordinator at the end: what all sites have found together."""
+        fields = encode(found)
+        if size(fields) > self._site.settings.cap:
+            most = self._site.settings.cap
+            raise DeclinedError("guard", f"the result has {size(fields)} bytes, and at most {most} may leave.")
+        about: dict[str, Any] = {"run": self._run, "exchange": 0, "task": AMONG}
+        self._write("order", **about, asked={})
+        sent = {"center": center.tolist()}
+        self._write("reply", **about, bytes=size(fields), sent=sent, digest=digest_of(found))
+        self._released = 0, fields
+        return fields
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -169,7 +208,7 @@ class Guard:
 
     # -- what the log remembers
 
-    def _enter(self) -> Course | SumCourse:
+    def _enter(self, **more: Any) -> Course | SumCourse:
         """Take up the fit where the log says that it is, or begin it if the site may."""
         self._site.check()
         records = list(self._earlier())
@@ -197,7 +236,7 @@ class Guard:
         if not paid:
             self._check_changed(records, digest, n_rows)
         rules: dict[str, Any] = {"floor": settings.floor, "cap": settings.cap, "fits_per_day": settings.fits_per_day}
-        self._write("fit", run=self._run, job=self._job, spec=spec, rows=digest, n_rows=n_rows, **rules, **paid)
+        self._write("fit", run=self._run, job=self._job, spec=spec, rows=digest, n_rows=n_rows, **rules, **paid, **more)
         return course
 
     def _pay(self, *, interrupted: bool) -> dict[str, Any]:

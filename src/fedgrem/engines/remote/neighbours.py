@@ -7,17 +7,21 @@ and what a site sends, in bytes; one that is late, torn or of another length is 
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from queue import Queue
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from fedgrem.data.federation import Federation
+from fedgrem.data.federation import Federation, Units
 from fedgrem.engines.decentralized import PRECISION, AmongNeighbours
+from fedgrem.engines.remote.guard import Guard
 from fedgrem.errors import InputError
+from fedgrem.fit.conversation import Ask, Progress, converse
+from fedgrem.fit.neighbours import Neighbours
 from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.sums import secure_fit
 from fedgrem.kernels.gossip import Lines, Sent
 from fedgrem.types import Array, FitResult
 
@@ -151,3 +155,29 @@ def fit_at_one_site(
         told = ", ".join(map(repr, federation.names))
         raise InputError(f"the rows are those of {told}, expected one site of the study: {', '.join(names)}.")
     return AmongNeighbours(federation, spec, graph, precision, Carrier(post, names, patience), names).run()
+
+
+class Guarded(AmongNeighbours):
+    """One site behind its guard, which holds it to its floor and writes down what it adds before it is sent."""
+
+    def __init__(
+        self, guard: Guard, graph: Array, names: tuple[str, ...], place: int, post: Post, precision: float
+    ) -> None:
+        self._site = guard.join([names[k] for k in np.flatnonzero(graph[place])])
+        spec = self._site.spec
+        super().__init__(self._site.rows(), spec, graph, precision, Carrier(post, names), names)
+        self._guard, self.perform = guard, self._site.perform
+
+    def told(self, ask: Ask) -> tuple[Array, Any]:
+        """What the site adds; in the guard's log first."""
+        told, like = super().told(ask)
+        self._guard.adds(ask.task, self.steps, told[0])
+        return told, like
+
+    def run(self, on_progress: Callable[[Progress], None] | None = None) -> FitResult:
+        """What all sites find together; its own answer stays with the site."""
+        result, _ = converse(secure_fit(self._spec, Neighbours(self.site_names)), self, on_progress)
+        own = self.own[self._site.name].after
+        known = result.location is not None and result.scale is not None
+        self._site.keep(own, Units(result.location, result.scale) if known else None)  # type: ignore[arg-type]
+        return result._replace(cost=self._cost(result))

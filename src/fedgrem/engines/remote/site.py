@@ -12,12 +12,20 @@ import numpy as np
 
 from fedgrem.data.columns import Column, encode
 from fedgrem.data.dummies import levels_from, with_dummies
-from fedgrem.data.federation import Federation, stack_sites
+from fedgrem.data.federation import Federation, Units, stack_sites
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
 from fedgrem.data.stack import Stack
 from fedgrem.data.units import Census, take_census
 from fedgrem.engines.remote.course import check_units, check_values
-from fedgrem.engines.remote.declaration import CENSUS, Declaration, NamedCensus, Order, check_over_network, write_names
+from fedgrem.engines.remote.declaration import (
+    CENSUS,
+    HELLO,
+    Declaration,
+    NamedCensus,
+    Order,
+    check_over_network,
+    write_names,
+)
 from fedgrem.engines.remote.floor import Answer, BelowFloorError, answer_above, rows_alike
 from fedgrem.engines.remote.sums import NamedKeys, keep_own, secret_of_fit
 from fedgrem.engines.remote.wire import Fields, digest_of
@@ -28,7 +36,7 @@ from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, answer, key_reply
 from fedgrem.kernels.privacy import Draw, secure_normals
 from fedgrem.kernels.threads import one_thread_each
-from fedgrem.types import Array, map_arrays, named_arrays
+from fedgrem.types import Array, Params, map_arrays, named_arrays
 
 SETTINGS = "fedgrem.json"
 """In the ``local`` folder of a site's kit. It never leaves the site."""
@@ -48,6 +56,7 @@ REASONS = {
     "order": "what it was sent does not fit the spec, or was not its turn",
     "often": "it has answered as many fits, or refused as many orders, as it does; its own log says which",
     "changed": "its rows are not those of its last fit, and differ by fewer than its floor",
+    "neighbours": "it takes no part in fits without a server, unless it is started with --neighbours",
     "budget": "its privacy budget is spent, or is none for such a fit; its own log says which",
     "guard": "its guard refused to let the answer out",
     "failed": "its computation failed; its own log says why",
@@ -88,6 +97,8 @@ class Settings(NamedTuple):
     """Path of the file in which is kept what was spent of it."""
     least_sites: int = 3
     """Where answers open as a sum only: over how many sites it is at least."""
+    neighbours: bool = False
+    """Whether it takes part in fits without a server, in which sites linked with it see what it adds to sums."""
 
     @property
     def summarized(self) -> tuple[str, ...]:
@@ -264,6 +275,19 @@ class SiteAtWork:
             own = self.settings._replace(columns=self.columns).summarized
             keep_own(self._keep, self.spec, own, order, map_arrays(lambda a: a[0], held.after))
         return Answer(reply, sorted(held_back))
+
+    def perform(self, spec: FitSpec, stack: Stack, task: str, mail: Any) -> Any:
+        """Do an ordinary task within the floor, for a sum that neighbours see."""
+        try:
+            return answer_above(spec, stack, task, mail, self.settings.floor).reply
+        except BelowFloorError as error:
+            raise DeclinedError("floor", str(error)) from error
+
+    def keep(self, params: Params, units: Units | None) -> None:
+        """Write down what it has found for itself in a fit without a server."""
+        if self._keep is not None:
+            own = self.settings._replace(columns=self.columns).summarized
+            keep_own(self._keep, self.spec, own, HELLO._replace(units=units), params)
 
     def _own_secret(self) -> bytes:
         if self._of_fit is None:
