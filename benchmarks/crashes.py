@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem import FederatedGaussianMixture, Privacy
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.guard import Guard
 from fedgrem.engines.remote.log import Log, check_log, read_log
 from fedgrem.engines.remote.result import read_result

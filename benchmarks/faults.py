@@ -359,7 +359,7 @@ def spoil_fits(trial: Trial, folder: Path) -> None:
     title = "kill -9 of a whole site"
     if trial.wants(title):
         restarted(study, "north")
-        trial.fit(title, lambda: kill(process_of(kit), *workers_of(kit)), deadline=4.0)
+        trial.fit(title, lambda: kill(process_of(kit), *workers_of(kit)), deadline=120.0)
     with only_fit(study, "run-1"):
         trial.fit("a second fit", lambda: None)
 

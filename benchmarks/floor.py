@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fedgrem import FederatedGaussianMixture
 from fedgrem.data.simulate import Simulation, simulate
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.guard import Guard
 from fedgrem.engines.remote.log import Log, read_log
 from fedgrem.engines.remote.roster import Rules

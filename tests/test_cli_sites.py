@@ -251,6 +251,9 @@ def test_the_log_is_printed_short_or_in_full(folder, tmp_path, capsys):
         *lines, _, _ = capsys.readouterr().out.splitlines()
         steps = [line for line in map(json.loads, lines) if (line["kind"], line.get("task")) == ("reply", "step")]
         assert [np.shape(step["sent"]["params.theta"]) for step in steps] == [(2, 2)] * 2
+        Log(kit / LOG).append("reply", run="run-1", task="step", sent={}, far=True)
+        assert run("site", "log", kit) == 0
+        assert "1 order(s) were about parameters far from these rows" in capsys.readouterr().out
         (kit / LOG).write_text((kit / LOG).read_text().replace('"n_rows":47', '"n_rows":48', 1))
         assert run("site", "log", kit) == 1
         assert_one_error(capsys.readouterr().err, "is NOT whole: line 1 does not follow from the one before it")

@@ -17,7 +17,8 @@ from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.poisson import Poisson
 from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.fit import run
-from fedgrem.fit.sums_site import WORK, Work, packed
+from fedgrem.fit.sums_answer import packed
+from fedgrem.fit.sums_site import WORK, Work
 from fedgrem.kernels.center import MOST_ROWS
 from fedgrem.kernels.graphs import ring
 from fedgrem.types import Params, map_arrays

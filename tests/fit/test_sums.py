@@ -20,7 +20,9 @@ from fedgrem.families.poisson import Poisson
 from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, StartPlan, read_spec
-from fedgrem.fit.sums_site import KEYS, Common, Middle, SumOrder, answer
+from fedgrem.fit.sums_answer import answer
+from fedgrem.fit.sums_messages import Common, Middle, SumOrder
+from fedgrem.fit.sums_site import KEYS
 from fedgrem.kernels.center import shrink_to_center
 from fedgrem.kernels.masks import derive, mask, opened_sum, public_key, seal, to_whole, unseal
 from fedgrem.kernels.passes import advance, begin, clipped

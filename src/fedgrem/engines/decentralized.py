@@ -18,7 +18,9 @@ from fedgrem.fit.conversation import Ask, Progress, Replies, converse, everyone
 from fedgrem.fit.neighbours import FEWEST, Heard, Neighbours, honest, limits
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.sums import secure_fit, with_own_answers
-from fedgrem.fit.sums_site import KEYS, WORK, Held, KeyReply, Perform, packed, plainly
+from fedgrem.fit.sums_answer import packed
+from fedgrem.fit.sums_messages import Held, KeyReply
+from fedgrem.fit.sums_site import KEYS, WORK, Perform, plainly
 from fedgrem.kernels.gossip import Agreement, Lines, Plan, Sent, agree, lines_of, plan_of
 from fedgrem.kernels.graphs import erdos_renyi, grid, parts, ring, star
 from fedgrem.kernels.randomness import generator_for

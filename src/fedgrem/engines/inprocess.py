@@ -15,8 +15,11 @@ from fedgrem.fit.conversation import Agreed, Ask, Replies
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.private_site import answer as private_answer
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.sums import Circle, with_own_answers
-from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, Held, KeyReply, SumOrder, SumReply, answer, key_reply
+from fedgrem.fit.sums import with_own_answers
+from fedgrem.fit.sums_answer import answer, key_reply
+from fedgrem.fit.sums_messages import Held, KeyReply, SumOrder, SumReply
+from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS
+from fedgrem.fit.sums_start import Circle
 from fedgrem.fit.tasks import TASKS
 from fedgrem.fit.units import with_census
 from fedgrem.kernels.privacy import Draw, secure_normals

@@ -16,7 +16,8 @@ from fedgrem.fit.selection import center_of, leads
 from fedgrem.fit.some import components_of_some, every_message
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import Starts, find_starts, grown
-from fedgrem.fit.sums import Circle, secure_fit
+from fedgrem.fit.sums import secure_fit
+from fedgrem.fit.sums_start import Circle
 from fedgrem.fit.tasks import Score
 from fedgrem.fit.units import common_units, with_census
 from fedgrem.types import Central, FitResult, Params, map_arrays

@@ -13,11 +13,8 @@ from fedgrem.algorithms.fedgrem import LEAST_PART
 from fedgrem.algorithms.state import LEAST_STEP_SCALE
 from fedgrem.errors import InputError, PausedError
 from fedgrem.fit.conversation import Ask, Phase, Progress
-from fedgrem.fit.sums import Circle
-from fedgrem.fit.sums_site import (
-    KEYS,
-    MOST_NOISE,
-    NEAR_GUESS,
+from fedgrem.fit.sums_answer import unpack, unpacked
+from fedgrem.fit.sums_messages import (
     Begin,
     End,
     EndSums,
@@ -31,9 +28,9 @@ from fedgrem.fit.sums_site import (
     PassSums,
     Round,
     RoundSums,
-    unpack,
-    unpacked,
 )
+from fedgrem.fit.sums_site import KEYS, MOST_NOISE, NEAR_GUESS
+from fedgrem.fit.sums_start import Circle
 from fedgrem.fit.tasks import MOST_PER_ROW
 from fedgrem.kernels.center import MOST_ROWS, row_norm
 from fedgrem.kernels.gossip import SLACK

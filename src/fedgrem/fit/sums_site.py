@@ -1,12 +1,11 @@
-"""What a site does where the center is only to see sums over sites: its tasks, and how an answer is masked.
+"""What a site does where the center is only to see sums over sites: its tasks.
 
 A site still remembers nothing but its rows and a secret. Its parameters travel with the messages, sealed for itself.
 Masks and seals hang on the whole conversation so far: a center that asks again with other words gets other masks, and
 a site that is shown another past finds no seal that opens.
 """
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,222 +18,32 @@ from fedgrem.data.stack import Stack
 from fedgrem.data.units import Census
 from fedgrem.errors import InputError
 from fedgrem.fit.spec import FitSpec
+from fedgrem.fit.sums_messages import (
+    Begin,
+    End,
+    EndSums,
+    Frame,
+    GainSums,
+    Guess,
+    GuessSums,
+    Held,
+    Middle,
+    MiddleSums,
+    Pass,
+    PassSums,
+    Point,
+    Round,
+    RoundSums,
+)
 from fedgrem.fit.tasks import MOST_PER_ROW, TASKS, Candidates, PathRequest, ScoreRequest
 from fedgrem.kernels.center import row_norm, shrink
-from fedgrem.kernels.passes import ClippedSums, clipped
-from fedgrem.types import Array, Broadcast, Params, Upload, map_arrays, named_arrays
+from fedgrem.kernels.passes import clipped
+from fedgrem.types import Array, Broadcast, Params, Upload, map_arrays
 
 NEAR_GUESS = 0.5
 """Noise units beyond which a site's displacement from a guess is clipped."""
 MOST_NOISE = 0.5
 """To how much a displacement of the noise from that of a guess is clipped, in coordinates about it."""
-
-
-# -- messages
-
-
-class Common(NamedTuple):
-    """What all sites are sent alike, and can know to be sent alike: their masks hang on it."""
-
-    keys: Array
-    """(K, 32) the sites' public keys."""
-    here: Array
-    """(K,) who is to be in the sum."""
-    chain: Array
-    """(32,) a hash of the conversation so far."""
-    content: Any
-    """What the task is given."""
-
-
-class SumOrder(NamedTuple):
-    """What a site is sent."""
-
-    common: Common
-    place: Array
-    """() which of the sites it is."""
-    sealed: Array | None
-    """(b,) what it sealed for itself when it last answered."""
-
-
-class SumReply(NamedTuple):
-    """What it answers."""
-
-    masked: Array
-    """(m,) whole numbers modulo 2^64: noise, but for their sum over all sites that are here."""
-    sealed: Array | None
-    """(b,) what it wants to be sent with the next order."""
-
-
-class KeyReply(NamedTuple):
-    """The first answer."""
-
-    key: Array
-    """(32,) a public key, made for this fit."""
-    width: Array
-    """() columns of its rows, the response among them."""
-
-
-class Frame(NamedTuple):
-    """In which units a center is sought, and how strongly sites are pulled."""
-
-    units: Array | None
-    """(..., C, s) the common noise, in units of which component parameters are told."""
-    reference: Array | None
-    """(..., C, s) about which noises are told."""
-    penalty: Array
-    """(...) lambda."""
-    noise_penalty: Array
-    """(...)"""
-    cap: Array
-    """() rows for which a site counts at the most."""
-    parts: Array
-    """() 0 for all rows; else fits ``(2, ...)`` see the rows outside one of two of so many parts."""
-
-
-class Point(NamedTuple):
-    """A center within a frame."""
-
-    theta: Array
-    """(..., R, q)"""
-    noise: Array | None
-    """(..., C, s)"""
-
-
-class Middle(NamedTuple):
-    """Where the middle of the sites' summaries is sought: of a column's mean and log deviation, and of the log rows."""
-
-    center: Array
-    """(3, p)"""
-    limit: Array
-    """(3, p) beyond which a site's distance from it is clipped."""
-
-
-class MiddleSums(NamedTuple):
-    """What the sites say of it, in units of the limit."""
-
-    n_sites: Array
-    """(3, p) that have cells of a column."""
-    first: Array
-    second: Array
-    n_rows: Array
-    gaps: Array
-
-
-class Guess(NamedTuple):
-    """Joint starts."""
-
-    params: Params
-    """(M, R), (M, R, q)"""
-    penalty: Array
-    """()"""
-    cap: Array
-
-
-class GuessSums(NamedTuple):
-    """Where the sites' rows would move them, and how they like them."""
-
-    say: Array
-    """()"""
-    mass: Array
-    """(M, R)"""
-    slope: Array
-    """(M, R, q)"""
-    weights: Array
-    """(M, R)"""
-    noise: Array | None
-    """(M, C, s)"""
-    score: Array
-    """(M,)"""
-
-
-class Begin(NamedTuple):
-    """The common start."""
-
-    params: Params
-
-
-class Round(NamedTuple):
-    """The end of a round, and the next one."""
-
-    frame: Frame
-    """Of the round that ends."""
-    found: Point
-    """Its center."""
-    next_frame: Frame
-    start: Point
-    """The same center in the next frame, where the next search begins."""
-    number: Array
-    """() of the next round, from 0."""
-    steps: Array
-    """() local steps."""
-    total_rows: Array
-    """() of all sites."""
-
-
-class Pass(NamedTuple):
-    """One more pass of the search for the center."""
-
-    frame: Frame
-    at: Point
-
-
-class End(NamedTuple):
-    """The last center."""
-
-    frame: Frame
-    found: Point
-
-
-class PassSums(NamedTuple):
-    """What a site adds to a pass."""
-
-    theta: ClippedSums
-    noise: ClippedSums | None
-
-
-class RoundSums(NamedTuple):
-    """What a site adds in a round."""
-
-    first: PassSums
-    unsettled: Array
-    """() 1 if the site still moves."""
-    log_likelihood: Array
-
-
-class EndSums(NamedTuple):
-    """What is said of the sites together at the end."""
-
-    say: Array
-    """()"""
-    weights: Array
-    """(R,) times say."""
-    at_center: Array
-    """(R,) how many sites sit on the center of a component."""
-    log_likelihood: Array
-
-
-class GainSums(NamedTuple):
-    """What the sites gain on held-out rows by every penalty, and how these gains vary together."""
-
-    n_sites: Array
-    """()"""
-    gain: Array
-    """(M,)"""
-    products: Array
-    """(M, M)"""
-
-
-class Held(NamedTuple):
-    """What a site seals for itself."""
-
-    here: Array
-    """(K,) 1 for who was in the last sum: who has left does not come back."""
-    before: Params
-    """Before its last local steps, ``(..., R)``."""
-    after: Params
-    """After them."""
-    step_scale: Array
-    """(..., R)"""
 
 
 # -- the work
@@ -458,109 +267,6 @@ KEYS = "sum_keys"
 SUM_TASKS = (KEYS, *WORK)
 OF_CENSUS = "sum_middle"
 """The task that is about the rows as they are, before units are agreed on."""
-
-
-# -- an answer, and its mask
-
-
-def link(task: str, common: Common) -> bytes:
-    """The next hash of the conversation."""
-    found = hashlib.sha256(task.encode())
-    for name, leaf in named_arrays(common):
-        array = np.ascontiguousarray(leaf)
-        found.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
-    return found.digest()
-
-
-def key_reply(secret: bytes, width: int) -> KeyReply:
-    """The public key of a site, and how many columns it has."""
-    from fedgrem.kernels.masks import public_key
-
-    return KeyReply(np.frombuffer(public_key(secret), dtype=np.uint8), np.asarray(width))
-
-
-def check_order(order: SumOrder, secret: bytes, name: str) -> None:
-    """Refuse an order whose answer would show more than a sum over three sites, this one among them."""
-    from fedgrem.kernels.masks import FEWEST, public_key
-
-    keys, here, place = order.common.keys, order.common.here, int(order.place)
-    if not 0 <= place < len(keys) or not here[place] or keys[place].tobytes() != public_key(secret):
-        raise InputError(f"the order is not for {name!r}: its own public key is not in its place.")
-    if here.sum() < FEWEST or len({key.tobytes() for key in keys[here]}) < here.sum():
-        raise InputError(
-            f"the order asks {name!r} for a sum over {int(here.sum())} sites; at least {FEWEST} it must be."
-        )
-
-
-def answer(
-    spec: FitSpec, task: str, rows: Stack | Census, orders: Sequence[SumOrder], names: Sequence[str],
-    secrets: Sequence[bytes], perform: Perform = plainly, agreed: bytes = b"",
-) -> tuple[list[SumReply], Held | None]:  # fmt: skip
-    """The masked answers of some sites to one task, and what they hold after it, which nobody else can read.
-
-    Masks and seals also hang on what was ``agreed`` besides: two answers in two units must not have the same mask.
-    """
-    from fedgrem.kernels.masks import derive, mask, seal, to_whole, unseal
-
-    work, common = WORK[task], orders[0].common
-    for order, secret, name in zip(orders, secrets, names, strict=True):
-        check_order(order, secret, name)
-    held = None
-    if work.remembers:
-        like = held_like(common)
-        texts = []
-        for order, secret, name in zip(orders, secrets, names, strict=True):
-            if order.sealed is None:
-                raise InputError(f"the order for {name!r} lacks what the site sealed for itself.")
-            texts.append(unseal(derive(secret, b"seal", common.chain.tobytes(), agreed), order.sealed.tobytes()))
-        held = unpack(np.stack([np.frombuffer(text) for text in texts]), like)
-        if np.any(common.here > held.here):
-            raise InputError("a site that has left the fit is to be in a sum again; a lost site stays out.")
-    numbers, now = work.do(spec, rows, held, common.content, perform)
-    flat = packed(numbers)
-    if now is not None:
-        now = now._replace(here=np.repeat(common.here[None] * 1.0, len(names), axis=0))
-    digest, keys = link(task, common), [key.tobytes() for key in common.keys]
-    told = []
-    for k, (order, secret, name) in enumerate(zip(orders, secrets, names, strict=True)):
-        whole = to_whole(flat[k], len(keys), name)
-        hidden = whole + mask(secret, int(order.place), keys, common.here, digest + agreed, len(whole))
-        sealed = None
-        if now is not None:
-            text = packed(map_arrays(lambda leaf, k=k: leaf[k : k + 1], now))[0].tobytes()
-            sealed = np.frombuffer(seal(derive(secret, b"seal", digest, agreed), text), dtype=np.uint8)
-        told.append(SumReply(hidden.view(np.int64), sealed))
-    return told, now
-
-
-def held_like(common: Common) -> Held:
-    """Zeros of the shapes of what one site holds, from what all are sent."""
-    found: Any = common.content
-    point: Point = found.at if isinstance(found, Pass) else found.found
-    params = Params(np.zeros(point.theta.shape[:-1]), point.theta, point.noise)
-    return Held(np.zeros(common.here.shape), params, params, params.weights)
-
-
-def packed(message: Any) -> Array:
-    """All numbers of c sites, ``(c, m)``."""
-    return np.concatenate([leaf.reshape(len(leaf), -1) for _, leaf in named_arrays(message)], axis=1)
-
-
-def unpack(flat: Array, like: Any) -> Any:
-    """The messages of c sites, of the shapes of ``like``, from their numbers ``(c, m)``."""
-    place = 0
-
-    def take(leaf: Array) -> Array:
-        nonlocal place
-        place += leaf.size
-        return flat[:, place - leaf.size : place].reshape(len(flat), *leaf.shape)
-
-    return map_arrays(take, like)
-
-
-def unpacked(flat: Array, like: Any) -> Any:
-    """One message of the shapes of ``like`` from its numbers ``(m,)``."""
-    return map_arrays(lambda leaf: leaf[0], unpack(flat[None], like))
 
 
 def check_spec(spec: FitSpec, what: str, remedy: str) -> None:

@@ -22,7 +22,7 @@ from fedgrem.fit.conversation import Ask
 from fedgrem.fit.fit import run
 from fedgrem.fit.neighbours import limits
 from fedgrem.fit.spec import FitSpec, StartPlan
-from fedgrem.fit.sums_site import packed, unpack
+from fedgrem.fit.sums_answer import packed, unpack
 from fedgrem.kernels.gossip import Lines, Sent, agree, lines_of, plan_of
 from fedgrem.kernels.matching import best_assignment
 from fedgrem.plots.axes import new_figure, tidy

@@ -7,7 +7,7 @@ from fedgrem import FederatedGaussianMixture
 from fedgrem.cli.sites_fit import DONE, RUNS, next_fit, save_fitted, search_of
 from fedgrem.engines.flare.kit import Study
 from fedgrem.engines.flare.operate import Fit, begin, read_fit, run_folder
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.run import fit_over_network
 from fedgrem.estimators.network import spec_for

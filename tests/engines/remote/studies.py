@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from fedgrem.algorithms.fedgrem import FedGrEM
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.guard import Guard
 from fedgrem.engines.remote.log import Log, read_log
 from fedgrem.engines.remote.site import DeclinedError, Settings, SiteAtWork

@@ -243,6 +243,33 @@ def test_of_parameters_far_from_its_rows_a_site_answers_what_it_was_sent(hospita
     assert page.far == 2
 
 
+def test_differences_of_the_sharpest_cuts_that_are_answered_are_rows_no_more_often_than_by_chance(hospital):
+    others = np.random.default_rng(1).normal(size=(40, N_ROWS, 2))
+    hits = {}
+    for sharp, floor in ((11.0, 10.0), (1e5, 0.0)):
+        spec = spec_of(penalty=2.0, fallback=False, max_rounds=200)
+        rows = np.random.default_rng(0).normal(size=(N_ROWS, 2))
+        coordinator, answers = begun(hospital(spec, rows, name=f"{floor}", floor=floor)), []
+        for cut in np.linspace(-1.9, 1.9, 190):
+            sent = np.array([[cut - sharp / 2, 0.0], [cut + sharp / 2, 0.0]])
+            step = coordinator.ask(STEP, params=Params(np.array([0.5, 0.5]), sent))
+            held = N_ROWS * step.params.weights[1]
+            answers.append(held * np.array([1.0, *(sent[1] + (step.params.theta[1] - sent[1]) / 0.95)]))
+        between = np.diff(answers, axis=0)
+        found = between[np.abs(between[:, 0]) > 1e-6]
+        found = found[:, 1:] / found[:, :1]
+        (page,) = pages(read_log(coordinator.log))
+        assert page.far == 0
+        own, chance = (np.mean([_near(found, table) for table in tables]) for tables in ([rows], others))
+        hits[floor] = (own - chance) / np.sqrt(chance)
+    assert hits[10.0] < 2.0
+    assert hits[0.0] > 5.0
+
+
+def _near(found, rows):
+    return sum(np.abs(rows - one).max(axis=1).min() < 0.02 for one in found)
+
+
 def test_in_an_honest_fit_nothing_is_far(tmp_path):
     spec = spec_of(max_rounds=6, tol=0.0)
     fit_over_network(spec, list(NAMES), AtHand(tmp_path, spec, floor=5.0), tmp_path / "run")

@@ -8,9 +8,9 @@ import pytest
 from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.registry import ALGORITHMS
-from fedgrem.engines.remote import engine
+from fedgrem.engines.remote import delivery
 from fedgrem.engines.remote.declaration import CENSUS, STEP, write_names
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.journal import JOURNAL, read_journal
 from fedgrem.engines.remote.result import RESULT, read_result
 from fedgrem.engines.remote.roster import Rules
@@ -328,8 +328,8 @@ def test_rounds_do_not_wait_for_a_site_that_is_away(tmp_path):
 
 
 def test_a_site_that_nobody_reaches_is_not_waited_for_until_the_deadline_and_one_at_work_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "RESTART", 0.5)
-    monkeypatch.setattr(engine, "ATTEMPT", 1.0)
+    monkeypatch.setattr(delivery, "RESTART", 0.5)
+    monkeypatch.setattr(delivery, "ATTEMPT", 1.0)
     asked = []
 
     class Wire(AtHand):

@@ -9,7 +9,7 @@ import pytest
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.data.stack import Stack
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.floor import GONE, _left, answer_above, rows_alike, rows_held
 from fedgrem.engines.remote.log import read_log
 from fedgrem.engines.remote.roster import Rules

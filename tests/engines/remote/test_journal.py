@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from fedgrem.engines.remote.declaration import CENSUS, STEP
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.journal import HEAD, JOURNAL, MAGIC, Journal, Record, read_journal
 from fedgrem.engines.remote.run import fit_over_network, replay
 from fedgrem.errors import ModelFileError

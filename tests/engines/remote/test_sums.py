@@ -12,7 +12,7 @@ import pytest
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.engines.remote.account import pages
 from fedgrem.engines.remote.declaration import HELLO, Declaration, Order, check_over_network
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.floor import PARTS
 from fedgrem.engines.remote.log import read_log
 from fedgrem.engines.remote.roster import Rules
@@ -23,7 +23,9 @@ from fedgrem.engines.remote.wire import decode, digest_of, encode, pack, unpack
 from fedgrem.errors import InputError, MessageError, PausedError
 from fedgrem.estimators.fitted import UnknownSiteWarning
 from fedgrem.estimators.network import adopt, spec_for
-from fedgrem.fit.sums_site import KEYS, SUM_TASKS, Common, GuessSums, Middle, SumOrder, link, unpacked
+from fedgrem.fit.sums_answer import link, unpacked
+from fedgrem.fit.sums_messages import Common, GuessSums, Middle, SumOrder
+from fedgrem.fit.sums_site import KEYS, SUM_TASKS
 from fedgrem.kernels.masks import derive, mask, public_key
 from fedgrem.types import map_arrays
 from tests.engines.remote.studies import AtHand, guard_of, rows_of, write_site

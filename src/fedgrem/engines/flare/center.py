@@ -17,7 +17,7 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.apis.signal import Signal
 
 from fedgrem.engines.flare.messages import Letter, envelope, opened
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.progress import Diary
 from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.run import fit_over_network

@@ -21,7 +21,7 @@ from fedgrem.errors import MessageError
 from fedgrem.fit.penalty import ROUNDS
 from fedgrem.fit.some import PASSES
 from fedgrem.fit.spec import COUNTS, FitSpec
-from fedgrem.fit.sums_site import SumOrder
+from fedgrem.fit.sums_messages import SumOrder
 from fedgrem.fit.tasks import PathRequest, ScoreRequest
 from fedgrem.types import named_arrays
 

@@ -23,8 +23,9 @@ from fedgrem.fit.conversation import Ask, Replies, converse
 from fedgrem.fit.fit import fit
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.sums import Circle
-from fedgrem.fit.sums_site import KEYS, SUM_TASKS, SumOrder, check_spec
+from fedgrem.fit.sums_messages import SumOrder
+from fedgrem.fit.sums_site import KEYS, SUM_TASKS, check_spec
+from fedgrem.fit.sums_start import Circle
 from fedgrem.fit.tasks import AFTER_BIRTHS
 from fedgrem.fit.tasks import TASKS as LOCAL_TASKS
 from fedgrem.types import Array, map_arrays, named_arrays

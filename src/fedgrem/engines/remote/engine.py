@@ -1,84 +1,38 @@
 """The engine whose sites are elsewhere: one message each per exchange, checked before it is used, and journaled.
 
-It knows nothing of any network: a :class:`Transport` carries the messages.
+What it asks is carried by a :class:`~fedgrem.engines.remote.delivery.Delivery`.
 """
 
 import time
 import zlib
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from fedgrem.data.units import Census
-from fedgrem.engines.remote.declaration import CENSUS, HELLO, STEP, Declaration, NamedCensus, Order, read_names
+from fedgrem.engines.remote.declaration import HELLO, STEP, Declaration, NamedCensus, Order, read_names
+from fedgrem.engines.remote.delivery import Answer, Delivery, Traffic, Transport
 from fedgrem.engines.remote.journal import AGAIN, Journal, Record
 from fedgrem.engines.remote.roster import Roster
 from fedgrem.engines.remote.site import REASONS
 from fedgrem.engines.remote.validate import check_reply
-from fedgrem.engines.remote.wire import Fields, decode, encode, printable, size
+from fedgrem.engines.remote.wire import Fields, decode, encode, printable
 from fedgrem.errors import InputError, MessageError, ModelFileError, PausedError
 from fedgrem.fit.conversation import Ask, Replies
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.sums_site import KEYS, SUM_TASKS, KeyReply
+from fedgrem.fit.sums_messages import KeyReply
+from fedgrem.fit.sums_site import KEYS, SUM_TASKS
 from fedgrem.types import map_arrays, named_arrays
 
-PROBE = 2.0
-"""Seconds, or three times what the last exchange took, that a site which missed a deadline has until it is back."""
 MOST_COLUMNS = 100_000
 RESPONSE = "response"
 """What the response of a regression is called where columns were agreed on, and sites do not say what they call it."""
-ATTEMPT = 5.0
-"""Seconds, or five times what the last exchange took, after which a site that is silent is asked again."""
-
-RESTART = 20.0
-"""Seconds in which a worker that died is back: a site that nobody reaches for so long in a round is away."""
-
-
-class Answer(NamedTuple):
-    """What came of asking one site once."""
-
-    fields: Fields | None
-    """The reply; None if there is none."""
-    exchange: int = -1
-    """The number of the exchange that the site says it answers."""
-    declined: str = ""
-    """A key of ``REASONS``, if the site does not want to answer."""
-    trouble: str = ""
-    """What went wrong on the way; asking again may help."""
-    place: str = ""
-    """Where the answer comes from, as a hash; a site has one place."""
-
-
-class Transport(Protocol):
-    """Carries one order to one site and its answer back. Called from one thread per site."""
-
-    def ask(self, site: str, task: str, exchange: int, order: Fields, timeout: float) -> Answer:
-        """The answer, within ``timeout`` seconds; never raises."""
-        ...
 
 
 class SitesChangedError(Exception):
     """A site was lost before it had a start: the fit begins again without it."""
-
-
-class Traffic(NamedTuple):
-    """What an exchange cost."""
-
-    seconds: float
-    """With the center's work since the last one."""
-    sent: int
-    """Bytes of arrays, over all sites."""
-    received: int
-    asked: int
-    """Sites."""
-
-    def plus(self, other: "Traffic") -> "Traffic":
-        """Of two exchanges with the same sites together."""
-        seconds, sent, received = self.seconds + other.seconds, self.sent + other.sent, self.received + other.received
-        return Traffic(seconds, sent, received, other.asked)
 
 
 class OverNetwork:
@@ -92,21 +46,16 @@ class OverNetwork:
         self.exchange = journal.exchange
         """The number of the last exchange: a reply must carry it."""
         self.rounds: list[Traffic] = []
-        self._transport, self._journal = transport, journal
+        self._delivery, self._journal = Delivery(transport, roster), journal
         self._declare(1 if spec.ranges is None else len(spec.ranges))
         self._known = roster.as_plain()
         """What the journal says of the roster."""
         self._traffic = Traffic(0.0, 0, 0, 0)
-        self._pace = 0.0
-        """Seconds that the slowest good answer of the last exchange took."""
         self.differs: list[int] = []
         """Exchanges of the journal that were asked with other numbers than now."""
         self._places: dict[str, set[str]] = {}
-        self._probes: dict[str, Future[tuple[float, Answer]]] = {}
-        """Of sites that are away, what they are asked on the side."""
         self._clock: float | None = None
         """When the last live exchange was over."""
-        self._threads = ThreadPoolExecutor(max(1, len(roster.names)), thread_name_prefix="site")
 
     @property
     def site_names(self) -> tuple[str, ...]:
@@ -151,8 +100,8 @@ class OverNetwork:
         return Replies(present, _stack([good.get(name, nothing) for name in names]))
 
     def close(self) -> None:
-        """Let the threads go, and the journal."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Let the sites go, and the journal."""
+        self._delivery.close()
         self._journal.close()
 
     # -- from the journal, or live
@@ -331,53 +280,10 @@ class OverNetwork:
         return {name: _order(ask, self.site_names.index(name)) for name in sites}
 
     def _deliver(self, task: str, orders: dict[str, Order]) -> dict[str, Answer]:
-        """Ask all sites at once; each has until the deadline, and is asked again if trouble is on the way."""
+        """Ask all of these sites at once."""
         self.exchange += 1
-        messages = {name: encode(order) for name, order in orders.items()}
-        messages = {name: message for name, message in messages.items() if not self._probing(name, task, message)}
-        waiting = {
-            name: self._threads.submit(self._persist, name, task, self.exchange, message)
-            for name, message in messages.items()
-        }
-        timed = {name: future.result() for name, future in waiting.items()}
-        self._pace = max((took for took, answer in timed.values() if not answer.trouble), default=self._pace)
-        answers = {name: answer for name, (_, answer) in timed.items()}
-        sent, received = sum(map(size, messages.values())), sum(_bytes(answer) for answer in answers.values())
-        self._traffic = Traffic(0.0, sent, received, len(orders))
+        answers, self._traffic = self._delivery.ask_all(task, self.exchange, orders)
         return answers
-
-    def _probing(self, site: str, task: str, message: Fields) -> bool:
-        """Whether a site that missed a deadline is not to be waited for: it is asked on the side until it answers."""
-        if site not in self.roster.away or task == CENSUS:
-            return False
-        probe = self._probes.pop(site, None)
-        if probe is not None and probe.done():
-            if not probe.result()[1].trouble:
-                return False
-            probe = None
-        if probe is None:
-            probe = self._threads.submit(self._persist, site, task, self.exchange, message)
-        self._probes[site] = probe
-        return True
-
-    def _persist(self, site: str, task: str, exchange: int, message: Fields) -> tuple[float, Answer]:
-        begin, patience = time.monotonic(), self.roster.rules.deadline
-        if site in self.roster.away:
-            patience = min(patience, max(PROBE, 3.0 * self._pace))
-        end, reached = begin + patience, begin
-        pause = 0.05
-        while True:
-            # A worker that dies while it works sends nothing back: ask again now and then. Answers are remembered.
-            asked = time.monotonic()
-            attempt = max(0.1, min(end - asked, max(ATTEMPT, 5.0 * self._pace)))
-            answer = self._transport.ask(site, task, exchange, message, attempt)
-            now = time.monotonic()
-            reached = now if now - asked > 0.9 * attempt else reached  # it may be at work
-            until = min(end, reached + RESTART) if task == STEP else end
-            if not answer.trouble or now + pause >= until:
-                return now - begin, answer
-            time.sleep(pause)
-            pause = min(1.0, 2 * pause)
 
     def _judge(
         self, stage: Literal["before", "during", "after", "private"], task: str, answers: dict[str, Answer]
@@ -477,10 +383,3 @@ def _claimed_columns(fields: Any) -> int:
 def _of_one(field: dict[str, Any]) -> dict[str, Any]:
     """What one of several sites said, by its shape."""
     return field | {"shape": field["shape"][1:]}
-
-
-def _bytes(answer: Answer) -> int:
-    try:
-        return size(answer.fields or {})
-    except (TypeError, KeyError, AttributeError):
-        return 0  # not a message: the check will say so

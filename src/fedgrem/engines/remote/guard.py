@@ -25,7 +25,7 @@ from fedgrem.engines.remote.wire import Fields, digest_of, encode, size
 from fedgrem.errors import InputError, MessageError
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.private_site import PrivateReply
-from fedgrem.fit.sums_site import SumOrder, SumReply
+from fedgrem.fit.sums_messages import SumOrder, SumReply
 from fedgrem.kernels.privacy import mu_of
 from fedgrem.types import Array, named_arrays
 

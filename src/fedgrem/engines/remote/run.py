@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.engines.remote.declaration import NamedCensus
-from fedgrem.engines.remote.engine import Answer, OverNetwork, SitesChangedError, Transport
+from fedgrem.engines.remote.delivery import Answer, Transport
+from fedgrem.engines.remote.engine import OverNetwork, SitesChangedError
 from fedgrem.engines.remote.journal import AGAIN, JOURNAL, Journal, read_journal
 from fedgrem.engines.remote.progress import Diary
 from fedgrem.engines.remote.result import RESULT, Finished, read_result, write_result

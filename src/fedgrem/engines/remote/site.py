@@ -33,7 +33,8 @@ from fedgrem.errors import FedGrEMError, InputError, MessageError
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.private_site import answer as private_answer
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, answer, key_reply
+from fedgrem.fit.sums_answer import answer, key_reply
+from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS
 from fedgrem.kernels.privacy import Draw, secure_normals
 from fedgrem.kernels.threads import one_thread_each
 from fedgrem.types import Array, Params, map_arrays, named_arrays

@@ -17,8 +17,10 @@ from fedgrem.errors import InputError, MessageError
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.fit.penalty import ROUNDS
 from fedgrem.fit.spec import COUNTS, FitSpec
-from fedgrem.fit.sums import GENERATION, GENERATIONS, MIDDLE_PASSES, MOST_PASSES
-from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, Begin, Guess, Round, SumOrder, SumReply
+from fedgrem.fit.sums import MOST_PASSES
+from fedgrem.fit.sums_messages import Begin, Guess, Round, SumOrder, SumReply
+from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS
+from fedgrem.fit.sums_start import GENERATION, GENERATIONS, MIDDLE_PASSES
 from fedgrem.types import Array, Params, named_arrays
 
 PLAYED_SITES = 3
