@@ -132,6 +132,7 @@ def _among_all(result: FitResult, center: Params, shared: Array) -> FitResult:
         return whole
 
     influence, noise, between = result.influence, result.noise, result.influence.between
+    assert result.look is not None
     if between is not None:
         between = spread(between[None], 0.0)[0]
     if noise is not None and center.noise is not None and len(center.noise) > 1:
@@ -143,6 +144,7 @@ def _among_all(result: FitResult, center: Params, shared: Array) -> FitResult:
         noise=noise,
         center_noise=center.noise,
         distance=spread(result.distance, 0.0),
+        look=result.look | {"theta": spread(result.look["theta"], center.theta)},
         influence=influence._replace(
             weight=spread(influence.weight, 0.0), threshold=spread(influence.threshold, 0.0), between=between
         ),

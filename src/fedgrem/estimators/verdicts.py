@@ -90,10 +90,11 @@ def sightings(family: Family, result: FitResult) -> Sightings:
     )
     degrees = float(count * result.theta.shape[2] + noise)
     whole = np.asarray((result.seen > 0).all(axis=1))
-    away = family.to_noise(result.look["theta"] - result.center, result.center_noise)
+    away: Array | None = family.to_noise(result.look["theta"] - result.center, result.center_noise)
     held = np.maximum(result.n_rows[:, None] * result.weights, 1e-3)
-    if result.held is not None:  # compared are components that all have
-        away, held = (leaf[:, result.held.all(axis=0)] for leaf in (away, held))
+    if away is not None and result.held is not None:  # compared are components that all have, if there are any
+        common = result.held.all(axis=0)
+        away, held = away[:, common] if common.any() else None, held[:, common]
     return Sightings(result.n_rows, cells, own, 2.0 * (own - center), fitted, degrees, whole, away, held)
 
 
