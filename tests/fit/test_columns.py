@@ -126,7 +126,9 @@ def test_what_a_sparse_center_does_not_go_with_is_refused():
 
 
 def lines(**options):
-    return FederatedRegressionMixture(3, algorithm=FedGrEM(center="sparse"), random_state=0, **options)
+    return FederatedRegressionMixture(
+        algorithm=FedGrEM(center="sparse"), random_state=0, **{"n_components": 3} | options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -194,12 +196,12 @@ def test_a_saved_model_of_regressions_predicts_draws_and_takes_one_more_site(wid
     assert "10 of 200 columns, that have coefficients" in model.summary()
 
 
-def test_where_the_response_depends_on_nothing_a_warning_says_so():
-    generator = np.random.default_rng(0)
-    rows = {f"site-{k}": generator.normal(size=(40, 60)) for k in range(4)}
-    targets = {name: generator.normal(size=40) for name in rows}
+def test_where_no_covariate_passes_the_last_test_a_warning_says_so():
+    generator = np.random.default_rng(7)
+    rows = {f"s{k}": generator.normal(size=(60, 120)) for k in range(6)}
+    targets = {name: generator.normal(size=60) for name in rows}
     with pytest.warns(UserWarning, match="no columns clearly go with the response"):
-        FederatedRegressionMixture(2, algorithm=FedGrEM(center="sparse"), max_rounds=30, tol=1e-3).fit(rows, targets)
+        lines(n_components=2, max_rounds=30, tol=1e-3).fit(rows, targets)
 
 
 def test_scores_of_covariates_that_matter_to_nothing_are_chi_squared():

@@ -122,7 +122,7 @@ def test_sites_of_a_study_fit_without_a_server_and_their_guards_log_what_neighbo
     assert finished.about["out"] == {}
     for k, name in enumerate(CONNECTED):
         own = json.loads((made.kit(name) / OWN).read_text())
-        np.testing.assert_array_equal(own["theta"], expected.theta[k])
+        np.testing.assert_array_equal(own["means"], expected.theta[k])
         records = list(read_log(made.kit(name) / LOG))
         (page,) = pages(records)
         assert f"goes to its neighbours {', '.join(one for one in CONNECTED if one != name)}" in page.about
