@@ -18,7 +18,8 @@ from fedgrem.data.stack import Stack
 from fedgrem.data.units import Census, take_census
 from fedgrem.engines.remote.course import check_units, check_values
 from fedgrem.engines.remote.declaration import CENSUS, Declaration, NamedCensus, Order, check_over_network, write_names
-from fedgrem.engines.remote.floor import Answer, BelowFloorError, answer_above, rows_alike
+from fedgrem.engines.remote.floor import Answer, answer_above, rows_alike
+from fedgrem.engines.remote.parts import BelowFloorError
 from fedgrem.engines.remote.sums import NamedKeys, keep_own, secret_of_fit
 from fedgrem.engines.remote.wire import Fields, digest_of
 from fedgrem.errors import FedGrEMError, InputError, MessageError
