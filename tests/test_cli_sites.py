@@ -301,7 +301,9 @@ def test_a_fit_from_secure_sums_is_shown_and_the_log_of_a_site_says_that_it_was_
     assert json.loads(capsys.readouterr().out)["sites"][0] == {"name": "east"}
     assert run("report", tmp_path / "model", "--out", tmp_path / "page.html") == 1
     assert_one_error(capsys.readouterr().err, "the page is about sites, and what they found stayed with them")
-    assert re.search(r"\d+ exchanges, [\d.]+ s a round; per round and site [\d,]+ bytes to the site", cost_of(finished))
+    words = r"(\d+) exchanges \((\d+) before round 1\), [\d.]+ s a round; per round and site [\d,]+ bytes to the site"
+    told = re.search(words, cost_of(finished))
+    assert 20 < int(told[2]) < int(told[1])
 
 
 def test_a_journal_is_replayed_on_the_screen(tmp_path, capsys):

@@ -312,8 +312,9 @@ def cost_of(finished: Finished) -> str:
     pace = "" if seconds is None else f", {seconds:.3f} s a round"
     private = cost.get("private_exchanges", 0)
     starts = cost.get("start_exchanges", 0)
-    before = private - cost["rounds"] if private else 1 + starts + cost.get("penalty_exchanges", 0)
-    told = f" ({before} before round 1)" if private or starts else ""  # of sums, rounds before and after look alike
+    first = cost.get("census_exchanges", 1)
+    before = private - cost["rounds"] if private else first + starts + cost.get("penalty_exchanges", 0)
+    told = f" ({before} before round 1)" if private or starts else ""
     text = (
         f"{cost['exchanges']} exchanges{told}{pace}; per round and site "
         f"{cost['bytes_sent_per_round_and_site']:,} bytes to the site and "

@@ -34,7 +34,7 @@ from fedgrem.engines.flare.processes import check_flare
 from fedgrem.engines.flare.simulator import RUN, play, write_sites
 from fedgrem.engines.flare.site import decline, guard_for, settings_of
 from fedgrem.engines.remote.declaration import check_over_network
-from fedgrem.engines.remote.engine import Answer
+from fedgrem.engines.remote.delivery import Answer
 from fedgrem.engines.remote.fields import AMONG
 from fedgrem.engines.remote.neighbours import PATIENCE, Guarded, fit_at_one_site
 from fedgrem.engines.remote.progress import Diary

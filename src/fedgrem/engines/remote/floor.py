@@ -17,17 +17,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.state import Toward
 from fedgrem.data.stack import Stack
-from fedgrem.errors import FedGrEMError
+from fedgrem.engines.remote.parts import (
+    BelowFloorError,
+    completed,
+    of_some,
+    put,
+    without,
+)
 from fedgrem.fit.births import Bases, Birth, Prices, noise_by_component
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.tasks import TASKS, Candidates, Information, PathRequest, ScoreRequest, StartRequest
-from fedgrem.kernels.triangle import symmetric
-from fedgrem.types import Array, Broadcast, Params, components_of, map_arrays
+from fedgrem.fit.tasks import TASKS, Candidates, Information, PathRequest, ScoreRequest
+from fedgrem.types import Array, Params, components_of, map_arrays
 
-NOBODY = 1e-6
-"""The weight that a site reports of a component below its floor, if that is less than half a row."""
 GONE = 1e-200
 """The weight of a row that is left out: it still has its place where rows are cut in halves."""
 FAR = 10.0
@@ -39,10 +41,6 @@ BIRTHS = 3
 """Times that a further component is looked for where those that are found hold too few rows."""
 PARTS = (2, 4)
 """In how many parts a center may have rows cut: of more, a part might be a single row."""
-
-
-class BelowFloorError(FedGrEMError):
-    """What was asked cannot be answered from enough rows."""
 
 
 class Answer(NamedTuple):
@@ -142,7 +140,7 @@ def _born(spec: FitSpec, stack: Stack, mail: Bases, floor: float) -> Answer:
     out, emptied, tries = _belongs(spec, stack, sent, few), few.copy(), BIRTHS
     while True:
         here = _left(stack, out, floor)
-        reply: Birth = TASKS["birth"](spec, here, _without(mail, few))
+        reply: Birth = TASKS["birth"](spec, here, without(mail, few))
         fewer = _few(spec, here, reply.params, floor, 1.0)
         tries -= int(fewer[-1])
         if not tries or not (fewer & ~np.append(emptied[~few], False)).any():
@@ -162,8 +160,8 @@ def _born(spec: FitSpec, stack: Stack, mail: Bases, floor: float) -> Answer:
     if none:
         return Answer(reply._replace(params=added, base=base, gain=np.minimum(reply.gain, 0.0)), held_back)
     if emptied.any():
-        reply = reply._replace(params=_kept(reply.params, ~np.append(emptied[~few], False)))
-        reply = _completed(spec, reply, added, np.append(emptied, False))
+        reply = reply._replace(params=of_some(reply.params, ~np.append(emptied[~few], False)))
+        reply = completed(spec, reply, added, np.append(emptied, False))
     return Answer(reply, held_back)
 
 
@@ -172,16 +170,16 @@ def _holding(spec: FitSpec, stack: Stack, mail: Prices, floor: float) -> Answer:
     few, out = np.zeros(mail.params.weights.shape[-1], dtype=bool), np.zeros(stack.size, dtype=bool)
     while True:
         here = _left(stack, out, floor)
-        reply = TASKS["hold"](spec, here, _without(mail, few))
-        found = _without(mail, few).params._replace(weights=reply.weights)
+        reply = TASKS["hold"](spec, here, without(mail, few))
+        found = without(mail, few).params._replace(weights=reply.weights)
         has = reply.weights[0] > 0
         fewer = np.zeros(len(has), dtype=bool)
-        fewer[has] = _few(spec, here, _kept(found, has), floor, 1.0)
+        fewer[has] = _few(spec, here, of_some(found, has), floor, 1.0)
         if not fewer.any():
             break
         out = out | _belongs(spec, stack, found, fewer)
         few[~few] = fewer
-    weights, loss = (_put(np.zeros(1), leaf[..., None], few)[..., 0] for leaf in (reply.weights, reply.loss))
+    weights, loss = (put(np.zeros(1), leaf[..., None], few)[..., 0] for leaf in (reply.weights, reply.loss))
     return Answer(reply._replace(weights=weights, loss=loss), np.flatnonzero(few).tolist())
 
 
@@ -210,7 +208,7 @@ def _answer(
     while True:
         here = _left(stack, out, floor)
         part = spec if sent is not None else replace(spec, n_components=int((~few).sum()))
-        reply = TASKS[task](part, here, _without(mail, few))
+        reply = TASKS[task](part, here, without(mail, few))
         found = getattr(getattr(reply, "fits", reply), "params", None)
         if found is None or isinstance(reply, Information):
             break
@@ -223,7 +221,7 @@ def _answer(
         more[~few] = fewer
         # Labels of a start mean nothing yet: then it is one of fewer components.
         few = more if sent is not None else np.arange(len(few)) >= len(few) - more.sum()
-    whole = _completed(spec, reply, sent, few) if few.any() else reply
+    whole = completed(spec, reply, sent, few) if few.any() else reply
     far = np.zeros(1, dtype=bool)
     if task in REPEATED and best > -np.inf:
         assert sent is not None
@@ -314,7 +312,7 @@ def _few(spec: FitSpec, stack: Stack, params: Params, floor: float, share: float
     """Which components ``(R,)`` hold fewer rows than the floor in any of the fits, those that do left out."""
     few = np.zeros(params.weights.shape[-1], dtype=bool)
     while not few.all():
-        left = _kept(params, ~few)
+        left = of_some(params, ~few)
         if len(stack) > 1:  # halves are sites of their own
             left = map_arrays(lambda leaf: leaf[0], left)
         held = share * rows_held(spec, stack, left)
@@ -324,122 +322,6 @@ def _few(spec: FitSpec, stack: Stack, params: Params, floor: float, share: float
         # The rarest first: its rows may be enough for another one.
         few[np.flatnonzero(~few)[int(np.argmin(least))]] = True
     raise BelowFloorError(f"no component holds as many rows as the floor, {floor:g}.")
-
-
-# -- fewer components, and all again
-
-
-def _kept(params: Params, keep: Array) -> Params:
-    """Mixtures ``(..., R)`` of some of their components; the weights of the others are shared out.
-
-    Examples
-    --------
-    >>> params = Params(np.array([0.2, 0.6, 0.2]), np.array([[9.0], [1.0], [2.0]]))
-    >>> _kept(params, np.array([False, True, True])).weights.round(3).tolist()
-    [0.75, 0.25]
-    """
-    if keep.all():
-        return params
-    noise = params.noise
-    if noise is not None and noise.shape[-2] == len(keep):
-        noise = noise[..., keep, :]
-    return Params(_shared_out(params.weights[..., keep]), params.theta[..., keep, :], noise)
-
-
-def _shared_out(weights: Array) -> Array:
-    total = weights.sum(axis=-1, keepdims=True)
-    even = np.full(weights.shape, 1.0 / weights.shape[-1])
-    return np.where(total > 0, weights / np.where(total > 0, total, 1.0), even)
-
-
-def _without(mail: Any, few: Array) -> Any:
-    """An order about the other components only."""
-    if not few.any():
-        return mail
-    keep = ~few
-    if isinstance(mail, Params):
-        return _kept(mail, keep)
-    if isinstance(mail, PathRequest | ScoreRequest):
-        return mail._replace(fits=_without(mail.fits, few))
-    if isinstance(mail, StartRequest):
-        noise = mail.noise
-        return mail if noise is None or noise.shape[-2] != len(few) else mail._replace(noise=noise[..., keep, :])
-    if isinstance(mail, Broadcast):
-        return mail._replace(params=_kept(mail.params, keep), extra=_extra_without(mail.extra, keep))
-    kept = mail._replace(params=_kept(mail.params, keep))
-    if isinstance(mail, Bases):
-        return kept._replace(between=mail.between[..., keep])
-    return kept._replace(price=mail.price[..., keep]) if isinstance(mail, Prices) else kept
-
-
-def _extra_without(extra: Any, keep: Array) -> Any:
-    if not len(extra):
-        return extra
-    if not isinstance(extra, Toward):
-        raise BelowFloorError("a component holds fewer rows than the floor, and this algorithm does not do without it.")
-    noise, weights = extra.noise, extra.weights
-    first, between, trust = (
-        None if leaf is None else leaf[..., keep] for leaf in (extra.first_weights, extra.between, extra.trust)
-    )
-    return extra._replace(
-        center=extra.center[..., keep, :],
-        noise=noise if noise is None or noise.shape[-2] != len(keep) else noise[..., keep, :],
-        first_weights=first,
-        between=between,
-        trust=trust,
-        weights=None if weights is None else _shared_out(weights[..., keep]),
-    )
-
-
-def _completed(spec: FitSpec, reply: Any, sent: Params | None, few: Array) -> Any:
-    """The answer with what was sent in the places of the components that were left out."""
-    if isinstance(reply, Information):
-        assert sent is not None
-        return _uninformed(reply, sent, few)
-    part = getattr(reply, "fits", reply)
-    params = getattr(part, "params", None)
-    if params is None:
-        return reply
-    if sent is None:
-        sites, largest = np.arange(len(params.weights)), params.weights.argmax(axis=-1)
-        instead = map_arrays(lambda leaf: leaf[sites, np.minimum(largest, leaf.shape[1] - 1)][:, None], params)
-    elif sent.weights.ndim > params.weights.ndim:  # of several candidates the one that was chosen
-        sites = np.arange(len(reply.choice))
-        instead = map_arrays(lambda leaf: leaf[sites, np.minimum(reply.choice, leaf.shape[1] - 1)], sent)
-    else:
-        instead = sent
-    n_rows = part.n_rows.reshape(*part.n_rows.shape, *(1,) * (params.weights.ndim - part.n_rows.ndim))
-    nobody = np.minimum(NOBODY, 0.5 / np.maximum(n_rows, 1.0)) * np.ones(len(few))
-    if sent is not None:
-        nobody = np.where(instead.weights > 0, nobody, 0.0)  # what a site lacks, it goes on to lack
-    told = params.weights * (1.0 - nobody[..., few].sum(axis=-1, keepdims=True))
-    weights = _put(nobody[..., None], told[..., None], few)[..., 0]
-    shape = spec.family.noise_shape(2, 1)
-    noise = params.noise
-    if noise is not None and shape is not None and shape[0] > 1:
-        noise = _put(instead.noise, noise, few)
-    part = part._replace(params=Params(weights, _put(instead.theta, params.theta, few), noise))
-    if hasattr(part, "step_scale"):
-        part = part._replace(step_scale=_put(np.ones(1), part.step_scale[..., None], few)[..., 0])
-    return reply._replace(fits=part) if hasattr(reply, "fits") else part
-
-
-def _put(instead: Any, found: Array, few: Array) -> Array:
-    """What was found for some components, ``(..., R', q)``, and something else for the others, ``(..., R, q)``."""
-    whole = np.array(np.broadcast_to(instead, (*found.shape[:-2], len(few), found.shape[-1])))
-    whole[..., ~few, :] = found
-    return whole
-
-
-def _uninformed(reply: Information, sent: Params, few: Array) -> Information:
-    """Information that says nothing of some components."""
-    keep, size = ~few, sent.theta.shape[-1]
-    whole = np.zeros((len(reply.packed), *(len(few) * (1 + size),) * 2))
-    places = np.flatnonzero(np.concatenate([keep, np.repeat(keep, size)]))
-    whole[np.ix_(np.arange(len(whole)), places, places)] = symmetric(reply.packed)
-    i, j = np.tril_indices(whole.shape[-1])
-    weights = _put(np.zeros(1), reply.params.weights[..., None], few)[..., 0]
-    return reply._replace(params=Params(weights, sent.theta), packed=whole[:, i, j])
 
 
 def _check_extra(extra: Any, few: Array, stack: Stack, floor: float) -> None:

@@ -26,7 +26,8 @@ from fedgrem.engines.remote.declaration import (
     check_over_network,
     write_names,
 )
-from fedgrem.engines.remote.floor import Answer, BelowFloorError, answer_above, rows_alike
+from fedgrem.engines.remote.floor import Answer, answer_above, rows_alike
+from fedgrem.engines.remote.parts import BelowFloorError
 from fedgrem.engines.remote.sums import NamedKeys, keep_own, secret_of_fit
 from fedgrem.engines.remote.wire import Fields, digest_of
 from fedgrem.errors import FedGrEMError, InputError, MessageError
