@@ -56,7 +56,7 @@ ALLOWED = "#E7EDF2"
 def plot_sites(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     """Every site's components around the common centers, in two dimensions.
 
-    Large marks are the centers, with the number of sites exactly at each. Small open marks are sites that keep their
+    Large marks are the centers, with the number of sites exactly at each, if any is. Small open marks are sites that keep their
     own answer, tied to the center they were pulled to; black crosses belong to suspect sites. More than two parameters
     are projected on the first two principal directions of the centers.
     """
@@ -117,8 +117,8 @@ def _name_center(ax: Axes, model: BaseFederatedMixture, component: int, center: 
     from matplotlib.patheffects import withStroke
 
     n_there = int(model.at_center_[:, component].sum())
-    few = len(model.center_) <= MOST_NAMED
-    text = f"component {component}\n{n_there} of {len(model.site_names_)} at it" if few else str(component)
+    there = f"\n{n_there} of {len(model.site_names_)} at it" if model.at_center_.any() else ""
+    text = f"component {component}{there}" if len(model.center_) <= MOST_NAMED else str(component)
     halo = [withStroke(linewidth=2.5, foreground="white")]
     ax.annotate(text, (center[0], center[1]), path_effects=halo, xytext=(0, 14 if above else -14),
                 textcoords="offset points", ha="center",

@@ -161,7 +161,7 @@ def _lifted(results: Results, theta: dict[str, Array]) -> list[Verdict]:
         finding += f"; below the paper's FedGrEM are here also {', '.join(better)}"
         if all(s.start == "shared" for s in results.settings):
             finding += ". All methods begin at the same searched starts here, so the rivals are lifted with ours; "
-            finding += "`--start paper` shows the study without that"
+            finding += "--start paper shows the study without that"
     agree = bool(np.all(np.abs(ours / paper - 1) < 0.1))
     return [Verdict("Our figures and the paper's agree.", agree, f"{finding}.")]
 
