@@ -6,12 +6,11 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from fedgrem.cli.files import check_picture, check_writable
-from fedgrem.cli.options import estimator
+from fedgrem.cli.options import estimator, option
 from fedgrem.cli.screen import notice, plain_table, progress_bar, warnings_as_notices
 
 if TYPE_CHECKING:
@@ -19,18 +18,17 @@ if TYPE_CHECKING:
     from fedgrem.types import Array
 
 SITE_COLUMN = "hospital"
+PLOT = Path("fedgrem-demo.png")
 
 
 def demo(
-    h: Annotated[
-        float, typer.Option("--h", metavar="X", min=0.0, help="How much the honest sites differ from each other.")
-    ] = 0.5,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the simulation and of the fit.")] = 0,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="Where to save the plot: .png, .pdf or .svg.")
-    ] = Path("fedgrem-demo.png"),
+    h: Annotated[float, option("X", "How much the honest sites differ from each other.", "--h", least=0.0)] = 0.5,
+    seed: Annotated[int, option("N", "Of the simulation and of the fit.", least=0)] = 0,
+    out: Annotated[Path, option("FILE", "Where to save the plot: .png, .pdf or .svg.", "--out", "-o")] = Path(
+        "fedgrem-demo.png"
+    ),
     data: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the simulated rows as CSV, to try `fedgrem fit` on.")
+        Path | None, option("FILE", "Also write the simulated rows as CSV, to try `fedgrem fit` on.")
     ] = None,
 ) -> None:
     """Simulate ten sites, one of them hostile, and compare FedGrEM with fitting each site alone.

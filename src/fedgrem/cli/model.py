@@ -21,11 +21,11 @@ PAGE = "report.html"
 
 def show(
     model: opt.ModelArgument,
-    all_sites: Annotated[bool, typer.Option("--all", help="List every site, not only the oddest 20.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, for machines.")] = False,
+    all_sites: Annotated[bool, opt.option(None, "List every site, not only the oddest 20.", "--all")] = False,
+    as_json: Annotated[bool, opt.option(None, "Print everything as JSON, for machines.", "--json")] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also draw sites, distances, weights and movement: .png, .pdf or .svg."),
+        opt.option("FILE", "Also draw sites, distances, weights and movement: .png, .pdf or .svg."),
     ] = None,
 ) -> None:
     """Show what was found: the centers, each site's weights, who agrees with the center and who is suspect.
@@ -63,27 +63,16 @@ def show(
 
 def report(
     model: opt.ModelArgument,
-    more: Annotated[
-        list[Path] | None, typer.Argument(metavar="DATA", help="More tables of --data.", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Page to write.", show_default=f"MODEL/{PAGE}")
-    ] = None,
+    more: Annotated[list[Path] | None, opt.argument("DATA", "More tables of --data.")] = None,
+    out: Annotated[Path | None, opt.option("FILE", "Page to write.", "--out", "-o", default=f"MODEL/{PAGE}")] = None,
     data: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--data",
-            "-d",
-            metavar="DATA",
-            help="Tables with the columns that were fitted, to tell what each site gained.",
-        ),
+        opt.option("DATA", "Tables with the columns that were fitted, to tell what each site gained.", "--data", "-d"),
     ] = None,
     site: opt.FittedSite = None,
     target: opt.FittedTarget = None,
-    show_rows: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Also draw N random rows of --data. Rows are private.")
-    ] = 0,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the rows held back and of those drawn.")] = 0,
+    show_rows: Annotated[int, opt.option("N", "Also draw N random rows of --data. Rows are private.", least=0)] = 0,
+    seed: Annotated[int, opt.option("N", "Of the rows held back and of those drawn.", least=0)] = 0,
 ) -> None:
     """Write one HTML page about a model: components, sites, who is suspect, how the fit went. It needs no network.
 
@@ -123,18 +112,11 @@ def report(
 
 def predict(
     model: opt.ModelArgument,
-    data: Annotated[
-        list[Path],
-        typer.Argument(metavar="DATA", help="Tables with the columns that were fitted.", show_default=False),
-    ],
+    data: Annotated[list[Path], opt.argument("DATA", "Tables with the columns that were fitted.")],
     site: opt.FittedSite = None,
     target: opt.FittedTarget = None,
-    keep: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="A column to copy, such as a patient number.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="CSV file to write.", show_default="stdout")
-    ] = None,
+    keep: Annotated[str | None, opt.option("COLUMN", "A column to copy, such as a patient number.", "--id")] = None,
+    out: Annotated[Path | None, opt.option("FILE", "CSV file to write.", "--out", "-o", default="stdout")] = None,
 ) -> None:
     """Write, for every row, its most probable component and how probable it is, as CSV.
 
@@ -184,15 +166,13 @@ def _predicted(model: Any, rows: files.Rows) -> dict[str, Any]:
 
 def add_site(
     model: opt.ModelArgument,
-    data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="The new site's table, with the fitted columns.", show_default=False)
-    ],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the new site.", show_default=False)],
+    data: Annotated[Path, opt.argument("DATA", "The new site's table, with the fitted columns.")],
+    name: Annotated[str, opt.option("NAME", "Of the new site.", default=False)],
     target: opt.FittedTarget = None,
     weight: opt.WeightColumn = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default="MODEL itself"),
+        opt.option("FOLDER", "Folder to save the model in.", "--out", "-o", default="MODEL itself"),
     ] = None,
     force: opt.Force = False,
 ) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedgrem.cli.options import Foreground, StudyFolder, group
+from fedgrem.cli.files import prepare_network
+from fedgrem.cli.options import Foreground, StudyFolder, argument, group, option
 from fedgrem.cli.screen import boxed
 from fedgrem.cli.sites_demo import demo
 from fedgrem.cli.sites_fit import fit, open_study, resume
@@ -21,15 +22,10 @@ SOON = 30
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="STUDY", help="A new folder for the study.", show_default=False)],
-    site: Annotated[
-        list[str],
-        typer.Option("--site", "-s", metavar="NAME", help="A site; say it once for each.", show_default=False),
-    ],
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="Name by which the sites reach this machine.", show_default=False)
-    ],
-    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="The one port they reach it on.")] = 8002,
+    folder: Annotated[Path, argument("STUDY", "A new folder for the study.")],
+    site: Annotated[list[str], option("NAME", "A site; say it once for each.", "--site", "-s", default=False)],
+    host: Annotated[str, option("HOST", "Name by which the sites reach this machine.", default=False)],
+    port: Annotated[int, option("N", "The one port they reach it on.", least=1, most=65535)] = 8002,
 ) -> None:
     """Make a study: certificates, one kit per site to hand out, and the coordinator's own.
 
@@ -41,11 +37,8 @@ def init(
     * `fedgrem sites init study/ --site north --site south --site east --host coord.example.org`
     """
     from fedgrem.engines.flare.kit import init_study
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
-    check_flare()
-    keep_bytecode()
-    keep_private()
+    prepare_network()
     study = init_study(folder, site, host, port)
     typer.echo(f"Study with {len(study.sites)} sites in {folder}; the server will be {host}:{port}.")
     for name in study.sites:
@@ -57,9 +50,7 @@ def init(
 
 
 @app.command()
-def add(
-    folder: StudyFolder, name: Annotated[str, typer.Argument(metavar="SITE", help="The new site.", show_default=False)]
-) -> None:
+def add(folder: StudyFolder, name: Annotated[str, argument("SITE", "The new site.")]) -> None:
     """Make a kit for one more site; the others keep theirs.
 
     For example:
@@ -73,10 +64,7 @@ def add(
 
 
 @app.command()
-def handed(
-    folder: StudyFolder,
-    name: Annotated[str, typer.Argument(metavar="SITE", help="That has its kit.", show_default=False)],
-) -> None:
+def handed(folder: StudyFolder, name: Annotated[str, argument("SITE", "That has its kit.")]) -> None:
     """Delete a site's private key here, once the site has its kit: then nobody else can be that site.
 
     For example:
@@ -90,10 +78,7 @@ def handed(
 
 
 @app.command()
-def renew(
-    folder: StudyFolder,
-    name: Annotated[str, typer.Argument(metavar="WHO", help="A site, `server` or `coordinator`.", show_default=False)],
-) -> None:
+def renew(folder: StudyFolder, name: Annotated[str, argument("WHO", "A site, `server` or `coordinator`.")]) -> None:
     """Make a new certificate before the old one ends; `fedgrem sites status` says when that is.
 
     For example:
@@ -107,9 +92,7 @@ def renew(
 
 
 @app.command()
-def remove(
-    folder: StudyFolder, name: Annotated[str, typer.Argument(metavar="SITE", help="To take out.", show_default=False)]
-) -> None:
+def remove(folder: StudyFolder, name: Annotated[str, argument("SITE", "To take out.")]) -> None:
     """Take a site out of the study: no job is sent to it, and its certificate is refused from now on, for good.
 
     For example:
@@ -130,10 +113,7 @@ def remove(
 
 
 @app.command()
-def start(
-    folder: StudyFolder,
-    foreground: Foreground = False,
-) -> None:
+def start(folder: StudyFolder, foreground: Foreground = False) -> None:
     """Start the server of a study, in the background.
 
     For example:
