@@ -6,7 +6,6 @@ every task have been fuzzed. Printed are how many sites were refused, the fits t
 honest site that is not finite, the longest, and the largest error of honest sites over that without fuzz.
 """
 
-import argparse
 import time
 import warnings
 from collections import Counter, defaultdict
@@ -14,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from common import Given, asked
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.attacks import Only, fit_attacked
 from fedgrem.attacks.claims import Fuzz
-from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import CENTERS, simulate
 from fedgrem.data.units import UnitsPlan
 from fedgrem.families.covariance import Tied
@@ -25,6 +24,7 @@ from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.kernels.scores import parameter_errors
+from fedgrem.studies.starts import federation_of
 
 FAMILIES = {"gmm": Gaussian(Tied(), robust_rows=True), "mor": LinearRegression("shared")}
 N_SITES, BAD = 10, ("site-02", "site-05", "site-09")
@@ -80,9 +80,7 @@ def fuzzed(model, task, replies, share, seconds=np.inf):
     died = Counter()
     while found["replies"] < replies and time.perf_counter() - begin < seconds:
         drawn = simulate(model, n_sites=N_SITES, n_outliers=0, n_rows=40, centers=CENTERS[:2, :3], seed=seed % 20)
-        federation = Federation.from_sites(
-            list(drawn.rows), list(drawn.rows.values()), drawn.targets and list(drawn.targets.values())
-        )
+        federation = federation_of(drawn)
         attack = Counted(task, share)
         found["fits"] += 1
         try:
@@ -105,12 +103,10 @@ def fuzzed(model, task, replies, share, seconds=np.inf):
 
 def main():
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--replies", type=int, default=10_000, help="fuzzed ones of every task")
-    parser.add_argument("--share", type=float, default=0.05, help="of the numbers of a reply")
-    parser.add_argument("--tasks", nargs="*", default=[], help="default: all")
-    parser.add_argument("--seconds", type=float, default=np.inf, help="the most for a task")
-    chosen = parser.parse_args()
+    chosen = asked(
+        __doc__, replies=Given(10_000, "fuzzed ones of every task"), share=Given(0.05, "of the numbers of a reply"),
+        tasks=Given([], "default: all"), seconds=Given(np.inf, "the most for a task"),
+    )  # fmt: skip
     warnings.simplefilter("ignore")
     print(
         f"{'task':14}{'replies':>9}{'fits':>7}{'refused':>9}{'died':>6}{'infinite':>9}{'rounds':>8}{'late':>6}", end=""

@@ -9,12 +9,12 @@ fifty of them, begun there, lead away. The central problem is the paper's, or wi
 package's default fits, in which far sites have no say.
 """
 
-import argparse
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from common import Given, asked, one_of, some_of
 from fedgrem.algorithms.base import Pull
 from fedgrem.algorithms.fedgrem import FedGrEM, State
 from fedgrem.data.simulate import simulate
@@ -109,14 +109,10 @@ def rounds_to(path: Array, end: Array) -> int:
 
 def main() -> None:
     """Print a line for every model and similarity."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", choices=("gmm", "mor"), default=["gmm", "mor"])
-    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 0.5, 1.0, 1.5, 2.0], metavar="h")
-    parser.add_argument("--hostile", type=int, default=1)
-    parser.add_argument("--center", choices=tuple(CENTERS), default="paper")
-    parser.add_argument("--local-steps", type=int, default=10, help="of a site in a round; 1 is the paper's")
-    parser.add_argument("--seeds", type=int, default=20)
-    arguments = parser.parse_args()
+    arguments = asked(
+        __doc__, model=some_of(("gmm", "mor")), similarity=[0.0, 0.5, 1.0, 1.5, 2.0], hostile=1,
+        center=one_of(*CENTERS), local_steps=Given(10, "of a site in a round; 1 is the paper's"), seeds=20,
+    )  # fmt: skip
     for model in arguments.model:
         for h in arguments.similarity:
             center = CENTERS[arguments.center]

@@ -8,17 +8,14 @@ site, in the middle); and of the entries of the matrix sites x components, how m
 said to be the nearest true one, and is right where that is within ``NEAR`` of it and no other is).
 """
 
-import argparse
-import warnings
-
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
+from common import Given, asked, show, table_of
 from fedgrem import FederatedGaussianMixture
 from fedgrem.data.simulate import CENTERS
+from fedgrem.studies.processes import quiet
 
 SIX = np.vstack([CENTERS, [-1.0, 3.0, -2.0, 1.0, 0.0, 2.0, -1.0, 1.0, 2.0, -1.0]])
 NEAR = 2.0
@@ -73,27 +70,25 @@ def alone(rows, labels, has, seed):
 
 def main():
     """Fit every seed by every method, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--each", type=int, default=3, help="components of a site, of six")
-    parser.add_argument("--seeds", type=int, default=10)
-    arguments = parser.parse_args()
+    arguments = asked(__doc__, each=Given(3, "components of a site, of six"), seeds=10)
     found = {"some": [], "one number for all": [], "alone": []}
     for seed in range(arguments.seeds):
         data = draw(seed, arguments.each)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             found["some"].append(together("auto", *data, seed))
             found["one number for all"].append(together(len(SIX), *data, seed))
             found["alone"].append(alone(*data, seed))
-    table = Table(
-        title=f"{arguments.each} of {len(SIX)} components at each of {N_SITES} sites, {arguments.seeds} seeds"
+    table = table_of(
+        f"{arguments.each} of {len(SIX)} components at each of {N_SITES} sites, {arguments.seeds} seeds",
+        "method",
+        "ARI",
+        "components",
+        "right entries",
     )
-    for name in ("method", "ARI", "components", "right entries"):
-        table.add_column(name, justify="right")
     for name, lines in found.items():
         index, number, entries = np.transpose(lines)
         table.add_row(name, f"{index.mean():.3f}", f"{np.median(number):g}", f"{entries.mean():.1%}")
-    Console().print(table)
+    show(table)
 
 
 if __name__ == "__main__":

@@ -7,23 +7,20 @@ columns say how many informative columns the sparse fit found, how many others, 
 alone on the true columns.
 """
 
-import argparse
 import time
 
 import numpy as np
 
+from common import asked, one_of, some_of
 from fedgrem.studies.sparse import METHODS, draw, play
 
 
 def main():
     """Print a line for every method."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--columns", nargs="+", type=int, default=[10, 200, 800], metavar="p")
-    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0], metavar="h")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--covariance", default="diag", choices=("diag", "spherical", "identity"))
-    parser.add_argument("--seeds", type=int, default=5)
-    chosen = parser.parse_args()
+    chosen = asked(
+        __doc__, columns=[10, 200, 800], similarity=[0.0], methods=some_of(METHODS),
+        covariance=one_of("diag", "spherical", "identity"), seeds=5,
+    )  # fmt: skip
     print(f"{'p':>5} {'h':>4}  {'':32}{'wrong':>8}{'error':>8}{'s':>8}{'true':>7}{'false':>7}{'/ oracle':>10}")
     began = time.perf_counter()
     for p in chosen.columns:

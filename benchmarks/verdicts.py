@@ -5,14 +5,12 @@ hostile sites, and sites of unequal sizes. One line per setting: the share of ho
 the share of honest ones that are too.
 """
 
-import argparse
 import time
 import warnings
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from common import asked, one_of, show, some_of, table_of
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.simulate import simulate
@@ -44,18 +42,21 @@ def verdicts(setting, h, n_outliers, seed, sizes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--settings", nargs="+", default=["gmm-identity", "gmm", "mor"], choices=list(SETTINGS))
-    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 0.5, 1.0, 1.5], metavar="H")
-    parser.add_argument("--hostile", nargs="+", type=int, default=[0, 1, 2, 3])
-    parser.add_argument("--sizes", choices=["equal", "unequal"], default="equal")
-    chosen = parser.parse_args()
+    chosen = asked(
+        __doc__, seeds=20, settings=some_of(SETTINGS, ["gmm-identity", "gmm", "mor"]),
+        similarity=[0.0, 0.5, 1.0, 1.5], hostile=[0, 1, 2, 3], sizes=one_of("equal", "unequal"),
+    )  # fmt: skip
     warnings.simplefilter("ignore")
-    console = Console()
-    table = Table(title=f"Suspect, at a stated false-alarm rate of {FALSE_ALARM:.0%}; {chosen.seeds} seeds")
-    for column in ("setting", "h", "hostile of 10", "found", "seeds with all found", "false alarms", "seconds a fit"):
-        table.add_column(column, justify="right")
+    table = table_of(
+        f"Suspect, at a stated false-alarm rate of {FALSE_ALARM:.0%}; {chosen.seeds} seeds",
+        "setting",
+        "h",
+        "hostile of 10",
+        "found",
+        "seeds with all found",
+        "false alarms",
+        "seconds a fit",
+    )
     for setting in chosen.settings:
         for n_outliers in chosen.hostile:
             for h in chosen.similarity:
@@ -69,8 +70,8 @@ def main():
                 shares = (f"{np.mean(found):.1%}", f"{np.mean(whole):.1%}") if n_outliers else ("", "")
                 row = (setting, f"{h:g}", str(n_outliers), *shares, f"{np.mean(false):.2%}", f"{seconds:.2f}")
                 table.add_row(*row)
-                console.print(*row)
-    console.print(table)
+                show(*row)
+    show(table)
 
 
 if __name__ == "__main__":

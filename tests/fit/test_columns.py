@@ -9,8 +9,7 @@ from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, FedGrE
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError
 from fedgrem.kernels.columns import column_scores, combined, leading, least_score, threshold_differences
-from fedgrem.studies.chime import chime, sparse_discriminant
-from fedgrem.studies.sparse import CENTERS, draw, play
+from fedgrem.studies.sparse import CENTERS, chime, draw, play, sparse_discriminant
 
 
 def sparse(**options):
