@@ -47,11 +47,6 @@ def traits(model: BaseFederatedMixture) -> Traits:
     return as_algorithm(model.algorithm).traits
 
 
-def algorithm_name(model: BaseFederatedMixture) -> str:
-    """The algorithm as the option of this name takes it."""
-    return as_algorithm(model.algorithm).name
-
-
 def sharing(model: BaseFederatedMixture) -> Sharing:
     """Whether the fit pulled sites to the center, left them alone, or gave all the same components."""
     said = traits(model)
@@ -161,11 +156,6 @@ def parameter_units(model: BaseFederatedMixture) -> Array:
     if has_response(model):
         return np.asarray(np.maximum(model.scale_[-1] / model.scale_[:-1], LEAST_UNIT))
     return np.ones(model.center_.shape[1])
-
-
-def measured_in_noise(model: BaseFederatedMixture) -> bool:
-    """Whether distances from the center are in units of an estimated noise, and so do not depend on the columns'."""
-    return spread_within(model) is not None or estimates_noise(model)
 
 
 def estimates_noise(model: BaseFederatedMixture) -> bool:
