@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgrem.cli.files import check_picture, check_writable
-from fedgrem.cli.options import estimator, option
+from fedgrem.cli.options import estimator, examples, option
 from fedgrem.cli.screen import notice, plain_table, progress_bar, warnings_as_notices
 
 if TYPE_CHECKING:
@@ -21,6 +21,11 @@ SITE_COLUMN = "hospital"
 PLOT = Path("fedgrem-demo.png")
 
 
+@examples(
+    "fedgrem demo",
+    "fedgrem demo --h 2 --seed 7 --out different-sites.png",
+    "fedgrem demo --data demo.csv",
+)
 def demo(
     h: Annotated[float, option("X", "How much the honest sites differ from each other.", "--h", least=0.0)] = 0.5,
     seed: Annotated[int, option("N", "Of the simulation and of the fit.", least=0)] = 0,
@@ -35,14 +40,6 @@ def demo(
 
     The simulation is the paper's: 150 rows a site in 10 dimensions, 5 components. Nine sites differ from the common
     centers by --h; the tenth sends rows from somewhere else.
-
-    For example:
-
-    * `fedgrem demo`
-
-    * `fedgrem demo --h 2 --seed 7 --out different-sites.png`
-
-    * `fedgrem demo --data demo.csv`
     """
     check_picture(out)
     if data is not None:

@@ -15,6 +15,14 @@ from fedgrem.errors import InputError
 
 
 @opt.with_options
+@opt.examples(
+    "fedgrem fit data.csv --site hospital --components 5 --out model/",
+    "fedgrem fit north.csv south.csv east.csv --components 3 --out model/",
+    "fedgrem fit data.csv --site hospital --components auto --out model/",
+    "fedgrem fit trial.parquet -s center -r 2 --target y --drop patient -o model/",
+    "fedgrem fit trial.parquet -s center -r 2 --target died --response binary -o model/",
+    'fedgrem fit patients.csv -s hospital -r 4 --table --types "cp=categorical,age=continuous" -o model/',
+)
 def fit(
     data: opt.DataFiles,
     components: opt.Components,
@@ -29,20 +37,6 @@ def fit(
     Columns may have any units: covariances (or, with --target, the noise and an intercept) are estimated, and what is
     shown is in the columns' own units. With `--covariance identity` or `--noise unit` nothing is: scale the columns
     first such that the spread *within* a group is about 1.
-
-    For example:
-
-    * `fedgrem fit data.csv --site hospital --components 5 --out model/`
-
-    * `fedgrem fit north.csv south.csv east.csv --components 3 --out model/`
-
-    * `fedgrem fit data.csv --site hospital --components auto --out model/`
-
-    * `fedgrem fit trial.parquet -s center -r 2 --target y --drop patient -o model/`
-
-    * `fedgrem fit trial.parquet -s center -r 2 --target died --response binary -o model/`
-
-    * `fedgrem fit patients.csv -s hospital -r 4 --table --types "cp=categorical,age=continuous" -o model/`
     """
     check_folder(out, force=force)
     regression = rows.target is not None
@@ -55,6 +49,10 @@ def fit(
 
 
 @opt.with_options
+@opt.examples(
+    "fedgrem select data.csv --site hospital --components 2:12",
+    "fedgrem select data.csv --site hospital --criterion icl --out model/",
+)
 def select(
     data: opt.DataFiles,
     *,
@@ -74,12 +72,6 @@ def select(
 
     More components nearly always explain the rows better; BIC weighs that against their number, and ICL also asks that
     components do not overlap. A minority of odd or hostile sites has no say in the choice.
-
-    For example:
-
-    * `fedgrem select data.csv --site hospital --components 2:12`
-
-    * `fedgrem select data.csv --site hospital --criterion icl --out model/`
     """
     if out is not None:
         check_folder(out, force=force)

@@ -19,6 +19,11 @@ from fedgrem.errors import InputError
 PAGE = "report.html"
 
 
+@opt.examples(
+    "fedgrem show model/",
+    "fedgrem show model/ --json",
+    "fedgrem show model/ --plot overview.png",
+)
 def show(
     model: opt.ModelArgument,
     all_sites: Annotated[bool, opt.option(None, "List every site, not only the oddest 20.", "--all")] = False,
@@ -34,14 +39,6 @@ def show(
     *similar* when it is close; it has its *own answer* when its rows clearly speak for one; it is *suspect* when
     chance, its size and the spread of the other sites do not explain it, which happens to about 1% of honest sites.
     Where a site has next to no rows of some component, a line names it: what stands there is then the center's.
-
-    For example:
-
-    * `fedgrem show model/`
-
-    * `fedgrem show model/ --json`
-
-    * `fedgrem show model/ --plot overview.png`
     """
     if plot is not None:
         check_picture(plot)
@@ -61,6 +58,11 @@ def show(
         typer.echo(f"Plot: {plot}", err=True)
 
 
+@opt.examples(
+    "fedgrem report model/",
+    "fedgrem report model/ --data data.csv --out page.html",
+    "fedgrem report model/ --data sites/*.csv --show-rows 500",
+)
 def report(
     model: opt.ModelArgument,
     more: Annotated[list[Path] | None, opt.argument("DATA", "More tables of --data.")] = None,
@@ -78,14 +80,6 @@ def report(
 
     With --data it also tells what each site gained over fitting alone: a fifth of every site's rows is held back, the
     rest is fitted together and alone, and both are judged on what was held back.
-
-    For example:
-
-    * `fedgrem report model/`
-
-    * `fedgrem report model/ --data data.csv --out page.html`
-
-    * `fedgrem report model/ --data sites/*.csv --show-rows 500`
     """
     page = model / PAGE if out is None else out
     if page.suffix.lower() not in (".html", ".htm"):
@@ -110,6 +104,10 @@ def report(
     typer.echo(f"Page: {page}")
 
 
+@opt.examples(
+    "fedgrem predict model/ data.csv --out groups.csv",
+    "fedgrem predict model/ new.parquet --site hospital --id patient | head",
+)
 def predict(
     model: opt.ModelArgument,
     data: Annotated[list[Path], opt.argument("DATA", "Tables with the columns that were fitted.")],
@@ -122,12 +120,6 @@ def predict(
 
     The columns are row (from 0), site, component (from 0) and probability. Regression mixtures also give the expected
     response; their component needs the response column. Rows of a site that was not fitted are judged by the center.
-
-    For example:
-
-    * `fedgrem predict model/ data.csv --out groups.csv`
-
-    * `fedgrem predict model/ new.parquet --site hospital --id patient | head`
     """
     if out is not None:
         check_writable(out)
@@ -164,6 +156,10 @@ def _predicted(model: Any, rows: files.Rows) -> dict[str, Any]:
     return {"component": posterior.argmax(axis=1), "probability": posterior.max(axis=1).round(6)} | expected
 
 
+@opt.examples(
+    "fedgrem add-site model/ west.csv --name west",
+    "fedgrem add-site model/ west.csv --name west --out with-west/",
+)
 def add_site(
     model: opt.ModelArgument,
     data: Annotated[Path, opt.argument("DATA", "The new site's table, with the fitted columns.")],
@@ -180,12 +176,6 @@ def add_site(
 
     A model holds no rows: send its folder to the new site, run this there, and only the folder goes back, or stays. The
     center and the other sites stay as they are; the new site gets a verdict like theirs.
-
-    For example:
-
-    * `fedgrem add-site model/ west.csv --name west`
-
-    * `fedgrem add-site model/ west.csv --name west --out with-west/`
     """
     if out is None:
         check_writable(model)

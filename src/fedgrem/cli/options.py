@@ -6,12 +6,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
 from fedgrem.errors import InputError
 
+Command = TypeVar("Command", bound=Callable[..., None])
 Covariance = StrEnum("Covariance", "tied full diag spherical identity")
 Noise = StrEnum("Noise", "shared component unit")
 Response = StrEnum("Response", {"gaussian": "gaussian", "binary": "binary", "counts": "count"})  # str has a count
@@ -34,6 +35,17 @@ def option(
 def argument(metavar: str, help: str, callback: Callable[[str], str] | None = None) -> Any:
     """An argument of a command."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, callback=callback)
+
+
+def examples(*lines: str) -> Callable[[Command], Command]:
+    """A command whose help ends with these calls."""
+
+    def told(command: Command) -> Command:
+        calls = (line if "`" in line else f"`{line}`" for line in lines)
+        command.__doc__ = "\n\n* ".join([f"{inspect.getdoc(command)}\n\nFor example:", *calls])
+        return command
+
+    return told
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

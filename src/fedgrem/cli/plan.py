@@ -6,10 +6,14 @@ from typing import Annotated
 
 from rich.console import Console
 
-from fedgrem.cli.options import option
+from fedgrem.cli.options import examples, option
 from fedgrem.cli.screen import plain_table
 
 
+@examples(
+    "fedgrem plan --sites 10 --rows 150 --columns 10 --components 5 --separation 3 --similarity 0.5 --bad 1",
+    "fedgrem plan --sites 20 --rows 80 --components 3 --target 0.3",
+)
 def plan(
     sites: Annotated[int, option("K", "Sites, the bad ones among them.")] = 10,
     rows: Annotated[int, option("N", "Rows of every site.")] = 150,
@@ -31,12 +35,6 @@ def plan(
 
     Also how many rows or sites an error needs, how many bad sites can be afforded, and how many rounds it takes.
     Groups are drawn at random with weights as in the paper's simulations. Takes some seconds.
-
-    For example:
-
-    * `fedgrem plan --sites 10 --rows 150 --columns 10 --components 5 --separation 3 --similarity 0.5 --bad 1`
-
-    * `fedgrem plan --sites 20 --rows 80 --components 3 --target 0.3`
     """
     from fedgrem.theory import Design, sentences
     from fedgrem.theory import plan as make_plan

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedgrem.cli.files import check_writable
-from fedgrem.cli.options import argument, listed, option
+from fedgrem.cli.options import argument, examples, listed, option
 from fedgrem.cli.screen import live_bar, notice, plain_table
 from fedgrem.studies.registry import STUDIES
 
@@ -34,6 +34,11 @@ def known(study: str) -> str:
     return study
 
 
+@examples(
+    "fedgrem reproduce gmm --quick",
+    "fedgrem reproduce mor --seeds 20 --methods fedgrem,local-em,tgmm",
+    "fedgrem reproduce pen --seeds 20 --data files/",
+)
 def reproduce(
     study: Annotated[str, argument("STUDY", f"Which study to run: {', '.join(STUDIES)}.", callback=known)],
     quick: Annotated[
@@ -78,14 +83,6 @@ def reproduce(
     of the theorem, `sizes` unequal and many sites, `attacks` bad sites that lie, `discussion` what the paper's last
     section proposes. `pen`, `mnist` and `fashion` are the tables on real data, `pen-small` has few rows per writer.
     Interrupt it whenever you like: the same command goes on where it stopped, and does nothing twice.
-
-    For example:
-
-    * `fedgrem reproduce gmm --quick`
-
-    * `fedgrem reproduce mor --seeds 20 --methods fedgrem,local-em,tgmm`
-
-    * `fedgrem reproduce pen --seeds 20 --data files/`
     """
     from rich.console import Console
     from rich.markup import escape

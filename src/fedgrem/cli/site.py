@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fedgrem.cli.files import prepare_network
-from fedgrem.cli.options import Foreground, argument, group, listed, option, with_options
+from fedgrem.cli.options import Foreground, argument, examples, group, listed, option, with_options
 from fedgrem.cli.screen import boxed, notice
 from fedgrem.data.files import choose_columns, read_table
 from fedgrem.errors import InputError
@@ -47,6 +47,7 @@ class RowOptions:
 
 @app.command()
 @with_options
+@examples("fedgrem site check kit/ --data patients.csv --columns age,bmi,sbp")
 def check(
     kit: Kit,
     rows: RowOptions,
@@ -56,10 +57,6 @@ def check(
 
     A default fit with --components is played through, one round of it, as if another site had the same rows. Every such
     fit sends these fields and no others; their size depends on columns and components, not on rows.
-
-    For example:
-
-    * `fedgrem site check kit/ --data patients.csv --columns age,bmi,sbp`
     """
     from fedgrem.engines.flare.kit import server_address, validity
     from fedgrem.engines.remote.rehearsal import rehearse
@@ -86,6 +83,11 @@ def check(
 
 @app.command()
 @with_options
+@examples(
+    "fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp",
+    "fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 20",
+    "fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp --epsilon 4 --delta 1e-6 --total-epsilon 8",
+)
 def start(
     kit: Kit,
     rows: RowOptions,
@@ -113,14 +115,6 @@ def start(
     Nothing is said of a component of fewer than 10 rows, or of fewer than --floor; docs/privacy-officer.md says what
     else the site does not answer. With --epsilon, whatever leaves is differentially private (docs/privacy.md), and a
     fit is answered as long as the budgets of all fits together stay within --total-epsilon.
-
-    For example:
-
-    * `fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp`
-
-    * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 20`
-
-    * `fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp --epsilon 4 --delta 1e-6 --total-epsilon 8`
     """
     from fedgrem.engines.flare.kit import check_certificate, server_address
     from fedgrem.engines.flare.processes import check_stopped, site_command, start_site
@@ -155,6 +149,7 @@ def start(
 
 
 @app.command()
+@examples("fedgrem site log kit/", "fedgrem site log kit/ --full --last 1")
 def log(
     kit: Kit,
     last: Annotated[int, option("N", "Only the last N fits; 0 for all.", least=0)] = 3,
@@ -164,12 +159,6 @@ def log(
 
     The guard writes every record before anything happens, and binds it to the one before by a hash: a record that was
     changed or taken out shows. Keep the hash that is printed last, and a cut at the end shows as well.
-
-    For example:
-
-    * `fedgrem site log kit/`
-
-    * `fedgrem site log kit/ --full --last 1`
     """
     from fedgrem.engines.remote.account import pages
     from fedgrem.engines.remote.log import LOG, check_log, read_log
@@ -215,13 +204,9 @@ def log(
 
 
 @app.command()
+@examples("fedgrem site stop kit/")
 def stop(kit: Kit) -> None:
-    """Leave the study: stop the site's processes.
-
-    For example:
-
-    * `fedgrem site stop kit/`
-    """
+    """Leave the study: stop the site's processes."""
     from fedgrem.engines.flare.processes import stop as stop_process
 
     name = _site(kit)

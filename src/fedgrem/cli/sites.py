@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedgrem.cli.files import prepare_network
-from fedgrem.cli.options import Foreground, StudyFolder, argument, group, option
+from fedgrem.cli.options import Foreground, StudyFolder, argument, examples, group, option
 from fedgrem.cli.screen import boxed
 from fedgrem.cli.sites_demo import demo
 from fedgrem.cli.sites_fit import fit, open_study, resume
@@ -21,6 +21,7 @@ SOON = 30
 
 
 @app.command()
+@examples("fedgrem sites init study/ --site north --site south --site east --host coord.example.org")
 def init(
     folder: Annotated[Path, argument("STUDY", "A new folder for the study.")],
     site: Annotated[list[str], option("NAME", "A site; say it once for each.", "--site", "-s", default=False)],
@@ -31,10 +32,6 @@ def init(
 
     Kits are hardened: jobs may name one class of the installed fedgrem and bring no code, every answer of a site passes
     a guard, and no log leaves it. Hand each site its folder in STUDY/kits over a safe channel: it holds a private key.
-
-    For example:
-
-    * `fedgrem sites init study/ --site north --site south --site east --host coord.example.org`
     """
     from fedgrem.engines.flare.kit import init_study
 
@@ -50,13 +47,9 @@ def init(
 
 
 @app.command()
+@examples("fedgrem sites add study/ west")
 def add(folder: StudyFolder, name: Annotated[str, argument("SITE", "The new site.")]) -> None:
-    """Make a kit for one more site; the others keep theirs.
-
-    For example:
-
-    * `fedgrem sites add study/ west`
-    """
+    """Make a kit for one more site; the others keep theirs."""
     from fedgrem.engines.flare.kit import add_site
 
     study = add_site(open_study(folder), name)
@@ -64,13 +57,9 @@ def add(folder: StudyFolder, name: Annotated[str, argument("SITE", "The new site
 
 
 @app.command()
+@examples("fedgrem sites handed study/ north")
 def handed(folder: StudyFolder, name: Annotated[str, argument("SITE", "That has its kit.")]) -> None:
-    """Delete a site's private key here, once the site has its kit: then nobody else can be that site.
-
-    For example:
-
-    * `fedgrem sites handed study/ north`
-    """
+    """Delete a site's private key here, once the site has its kit: then nobody else can be that site."""
     from fedgrem.engines.flare.kit import hand_over
 
     hand_over(open_study(folder), name)
@@ -78,13 +67,9 @@ def handed(folder: StudyFolder, name: Annotated[str, argument("SITE", "That has 
 
 
 @app.command()
+@examples("`fedgrem sites renew study/ north`, hand STUDY/kits/north/startup to the site, and restart it there")
 def renew(folder: StudyFolder, name: Annotated[str, argument("WHO", "A site, `server` or `coordinator`.")]) -> None:
-    """Make a new certificate before the old one ends; `fedgrem sites status` says when that is.
-
-    For example:
-
-    * `fedgrem sites renew study/ north`, hand STUDY/kits/north/startup to the site, and restart it there
-    """
+    """Make a new certificate before the old one ends; `fedgrem sites status` says when that is."""
     from fedgrem.engines.flare.kit import renew_kit, validity
 
     kit = renew_kit(open_study(folder), name)
@@ -92,13 +77,9 @@ def renew(folder: StudyFolder, name: Annotated[str, argument("WHO", "A site, `se
 
 
 @app.command()
+@examples("fedgrem sites remove study/ north")
 def remove(folder: StudyFolder, name: Annotated[str, argument("SITE", "To take out.")]) -> None:
-    """Take a site out of the study: no job is sent to it, and its certificate is refused from now on, for good.
-
-    For example:
-
-    * `fedgrem sites remove study/ north`
-    """
+    """Take a site out of the study: no job is sent to it, and its certificate is refused from now on, for good."""
     from fedgrem.engines.flare.kit import remove_site
     from fedgrem.engines.flare.operate import session
     from fedgrem.engines.flare.processes import process_of
@@ -113,13 +94,9 @@ def remove(folder: StudyFolder, name: Annotated[str, argument("SITE", "To take o
 
 
 @app.command()
+@examples("fedgrem sites start study/")
 def start(folder: StudyFolder, foreground: Foreground = False) -> None:
-    """Start the server of a study, in the background.
-
-    For example:
-
-    * `fedgrem sites start study/`
-    """
+    """Start the server of a study, in the background."""
     from fedgrem.engines.flare.kit import check_certificate, harden_server
     from fedgrem.engines.flare.operate import session
     from fedgrem.engines.flare.processes import (
@@ -151,14 +128,11 @@ def start(folder: StudyFolder, foreground: Foreground = False) -> None:
 
 
 @app.command()
+@examples("fedgrem sites status study/")
 def status(folder: StudyFolder) -> None:
     """Show who is connected, when each site was last seen, its rows, and when its certificate ends.
 
     Rows are what a site said in the last fit it took part in: before that, it has told nobody.
-
-    For example:
-
-    * `fedgrem sites status study/`
     """
     from fedgrem.engines.flare.kit import validity
     from fedgrem.engines.flare.operate import known_rows, session
@@ -183,13 +157,9 @@ def status(folder: StudyFolder) -> None:
 
 
 @app.command()
+@examples("fedgrem sites stop study/")
 def stop(folder: StudyFolder) -> None:
-    """Stop the server of a study. A fit that runs can go on later: `fedgrem sites resume`.
-
-    For example:
-
-    * `fedgrem sites stop study/`
-    """
+    """Stop the server of a study. A fit that runs can go on later: `fedgrem sites resume`."""
     from fedgrem.engines.flare.processes import stop as stop_process
 
     ran = stop_process(open_study(folder).server)

@@ -14,7 +14,7 @@ import typer
 
 from fedgrem.cli.files import check_folder, prepare_network
 from fedgrem.cli.fit import fitted
-from fedgrem.cli.options import estimator, option
+from fedgrem.cli.options import estimator, examples, option
 from fedgrem.cli.screen import print_model
 from fedgrem.cli.sites_fit import carry_out, cost_of, save_fitted
 from fedgrem.data.files import read_sites, read_table
@@ -31,6 +31,7 @@ TOLERANCE = 1e-10
 """The most by which the fit over the network may differ from the one in process."""
 
 
+@examples("fedgrem sites demo", "`fedgrem sites demo --keep demo/`, then `fedgrem site log demo/study/kits/north`")
 def demo(
     seed: Annotated[int, option("N", "Of the simulation and of the fit.", least=0)] = 0,
     keep: Annotated[Path | None, option("FOLDER", "Keep the study, the rows and the model in a new folder.")] = None,
@@ -40,12 +41,6 @@ def demo(
 
     Everything is real but the distance: certificates, one server and four site processes that talk over mutual TLS,
     each with a file of its own rows. The fourth site's rows come from somewhere else.
-
-    For example:
-
-    * `fedgrem sites demo`
-
-    * `fedgrem sites demo --keep demo/`, then `fedgrem site log demo/study/kits/north`
     """
     prepare_network()
     if keep is not None:

@@ -25,6 +25,14 @@ RUNS, DONE = "search_runs", "search_done"
 
 
 @opt.with_options
+@opt.examples(
+    "fedgrem sites fit study/ --components 5 --algorithm fedgrem --out model/",
+    "fedgrem sites fit study/ --components 2:8 --out model/",
+    "fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/",
+    "fedgrem sites fit study/ -r 3 --columns age,bmi --ranges age=0:120,bmi=10:60 --out model/",
+    "fedgrem sites fit study/ -r 3 --secure-sums --out model/",
+    'fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/',
+)
 def fit(
     study: opt.StudyFolder,
     components: opt.Components,
@@ -70,20 +78,6 @@ def fit(
     predict and report work on it alike. A site that fails is named, and left out of that round; after three bad answers
     it is out. Several numbers of components are fitted one after the other, and then the best one in full. After any
     crash, `fedgrem sites resume` goes on from the last exchange.
-
-    For example:
-
-    * `fedgrem sites fit study/ --components 5 --algorithm fedgrem --out model/`
-
-    * `fedgrem sites fit study/ --components 2:8 --out model/`
-
-    * `fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/`
-
-    * `fedgrem sites fit study/ -r 3 --columns age,bmi --ranges age=0:120,bmi=10:60 --out model/`
-
-    * `fedgrem sites fit study/ -r 3 --secure-sums --out model/`
-
-    * `fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/`
     """
     place = open_study(study)  # before the heavy imports: it sees to where they are kept compiled
     from fedgrem.engines.flare.operate import Fit, begin, only_fit, session
@@ -126,6 +120,10 @@ def fit(
         _finish(talk, begin(place, asked))
 
 
+@opt.examples(
+    "`fedgrem sites start study/`, then `fedgrem sites resume study/`",
+    "fedgrem sites resume study/ --run run-20260101-120000-000",
+)
 def resume(
     study: opt.StudyFolder,
     run: Annotated[str | None, opt.option("NAME", "Which fit, by its name.", default="the last")] = None,
@@ -134,12 +132,6 @@ def resume(
 
     After a crash of the server, of the machine, or of this command; or when a fit has paused for want of sites. The end
     is the same as if nothing had happened, bit for bit if no site was missing.
-
-    For example:
-
-    * `fedgrem sites start study/`, then `fedgrem sites resume study/`
-
-    * `fedgrem sites resume study/ --run run-20260101-120000-000`
     """
     place = open_study(study)
     from fedgrem.engines.flare.operate import last_unfinished, session, unfinished
@@ -261,6 +253,7 @@ def cost_of(finished: Finished) -> str:
     return text + ("\nNot heard: " + "; ".join(missing) if missing else "")
 
 
+@opt.examples("fedgrem replay study/server/runs/run-20260101-120000-000/journal")
 def replay(
     journal: Annotated[Path, opt.argument("JOURNAL", "The file `journal` in STUDY/server/runs/RUN.")],
     last: Annotated[int, opt.option("N", "Only the last N exchanges; 0 for all.", least=0)] = 0,
@@ -269,10 +262,6 @@ def replay(
 
     The journal holds every answer that was used, in order. Whoever has it can check that the model follows from these
     answers, and that no other question was asked.
-
-    For example:
-
-    * `fedgrem replay study/server/runs/run-20260101-120000-000/journal`
     """
     from fedgrem.engines.remote.run import replay as play
 
