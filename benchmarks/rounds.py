@@ -83,7 +83,7 @@ def one_seed(model: str, h: float, hostile: int, seed: int, center: dict[str, An
             lasting = np.asarray(steady_penalty(own, len(n_rows), start.theta.shape[-1]))
             central = central._replace(extra=state._replace(penalty=lasting))
         kept.clear()
-        converse(play_rounds(own, central), InProcess(federation, own))
+        converse(play_rounds(own, central, federation.names), InProcess(federation, own))
         return np.stack([params.theta[truth.honest] for params in kept]), kept[-1]
 
     slow, _ = trace(starts, local_steps=1, memory=0)

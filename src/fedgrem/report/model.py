@@ -51,16 +51,9 @@ def write_model_report(
     seed: int = 0,
     origin: Origin | None = None,
 ) -> Path:
-    """Write the page of a fitted model; returns its path.
+    """Write the page of a fitted model of any kind, with options as of its method ``report``; returns its path.
 
-    Parameters
-    ----------
-    model : a fitted model of any kind.
-    path : of the page, ``.html``.
-    X, y, sites : rows, as in ``fit``; with them the page also tells what each site gained over fitting alone.
-    show_rows : how many rows to draw; 0 for none, because rows are private.
-    seed : of the rows held back and of those drawn.
-    origin : where the model comes from, if it was loaded.
+    ``origin`` says where the model comes from, if it was loaded.
     """
     summary = summarize(model)
     if summary.from_sums:
