@@ -23,7 +23,6 @@ from fedgrem.families.gaussian import Gaussian
 from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec
-from fedgrem.kernels.scores import parameter_errors
 from fedgrem.studies.processes import quiet
 from fedgrem.studies.starts import federation_of
 
@@ -42,8 +41,7 @@ def one_fit(spec, drawn, kind, share, seed):
         result = result._replace(theta=result.theta * result.scale + result.location)
     seconds = time.perf_counter() - begin
     held = np.nan if result.held_down is None else float(np.mean(result.held_down[drawn.honest]))
-    parts = (result.weights, result.theta, drawn.weights, drawn.theta)
-    return parameter_errors(*(part[drawn.honest] for part in parts))[1].max(), seconds, held
+    return drawn.errors(result.weights, result.theta)[1][drawn.honest].max(), seconds, held
 
 
 @quiet()

@@ -45,10 +45,7 @@ def demo(
     if data is not None:
         check_writable(data)
 
-    import numpy as np
-
     from fedgrem.data.simulate import simulate
-    from fedgrem.report.attributes import thetas
 
     simulation = simulate("gmm", h=h, seed=seed)
     if data is not None:
@@ -56,10 +53,8 @@ def demo(
     together, alone = (
         _fitted(simulation, name, penalty, seed) for name, penalty in (("FedGrEM", "auto"), ("Alone", 0.0))
     )
-    errors = {
-        "fitting alone": _errors(simulation, alone.weights_, thetas(alone)),
-        "FedGrEM": _errors(simulation, together.weights_, thetas(together)),
-    }
+    fits = {"fitting alone": alone, "FedGrEM": together}
+    errors = {name: simulation.errors(one.weights_, one.means_)[1] for name, one in fits.items()}
     console = Console(highlight=False)
     console.print(_table(together, errors, simulation.honest))
     console.print()
@@ -69,7 +64,7 @@ def demo(
         console.print(f"Plot: {out}")
     if data is not None:
         console.print(
-            f"Rows: {data}; try: fedgrem fit {data} --site {SITE_COLUMN} --components {np.shape(simulation.theta)[1]} "
+            f"Rows: {data}; try: fedgrem fit {data} --site {SITE_COLUMN} --components {simulation.theta.shape[1]} "
             "--out model/",
             soft_wrap=True,
         )
@@ -80,20 +75,6 @@ def _fitted(simulation: Simulation, name: str, penalty: float | str, seed: int) 
     model = estimator(options | {"random_state": seed}, regression=False)
     with warnings_as_notices(), progress_bar(f"{name:8}", model.tol) as tell:
         return model.fit(simulation.rows, on_progress=tell)
-
-
-def _errors(simulation: Simulation, weights: Array, theta: Array) -> Array:
-    """Largest error of theta over components at each site, ``(K,)``; NaN at the hostile site, which has no truth."""
-    import numpy as np
-
-    from fedgrem.kernels.scores import parameter_errors
-
-    honest = simulation.honest
-    errors = np.full(len(honest), np.nan)
-    _, errors[honest] = parameter_errors(
-        weights[honest], theta[honest], simulation.weights[honest], simulation.theta[honest]
-    )
-    return errors
 
 
 def _table(model: Any, errors: dict[str, Array], honest: Array) -> Table:

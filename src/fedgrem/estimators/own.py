@@ -42,12 +42,8 @@ class FederatedMixture(FederatedDensity):
     site_names_ : (K,)
     weights_, params_ : (K, R), (K, R, q)
     center_, center_weights_ : (R, q) the common center, and the median weights that go with it, (R,)
-    weights_se_, params_se_, center_se_ : (K, R), (K, R, q), (R, q) standard errors, see :meth:`intervals`
-        NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
-    at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
-    penalty_, penalty_path_, site_gain_, site_gain_se_, local_only_ : as in :class:`FederatedGaussianMixture`
-    n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
-    n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
+    weights_se_, params_se_, center_se_, at_center_, site_distance_, site_verdict_, penalty_, selection_, ... :
+        as in :class:`FederatedGaussianMixture`
 
     Examples
     --------

@@ -116,15 +116,13 @@ def _errors(simulation: Simulation, result: FitResult) -> dict[str, float]:
     And the error of the center, against the mean truth of the honest sites.
     """
     good = simulation.honest
-    weight, theta = parameter_errors(
-        result.weights[good], result.theta[good], simulation.weights[good], simulation.theta[good]
-    )
+    weight, theta = simulation.errors(result.weights, result.theta)
     _, center = parameter_errors(
         result.weights[:1], result.center[None], simulation.weights[:1], simulation.theta[good].mean(axis=0)[None]
     )
     return {
-        "weight_error": float(weight.max()),
-        "theta_error": float(theta.max()),
+        "weight_error": float(weight[good].max()),
+        "theta_error": float(theta[good].max()),
         "center_error": float(center[0]),
     }
 

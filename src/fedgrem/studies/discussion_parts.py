@@ -21,7 +21,6 @@ from fedgrem.families.gaussian import Gaussian
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec
 from fedgrem.kernels.matching import best_assignment
-from fedgrem.kernels.scores import parameter_errors
 from fedgrem.studies import alignment, networks, sparse
 from fedgrem.studies.base import PENALTY
 from fedgrem.studies.processes import quiet
@@ -69,9 +68,8 @@ def largest_errors(drawn: Simulation, algorithm: Any, seed: int, **options: Any)
     )
     with quiet():
         model.fit(drawn.rows)
-    good = drawn.honest
-    weight, theta = parameter_errors(model.weights_[good], model.means_[good], drawn.weights[good], drawn.theta[good])
-    return float(weight.max()), float(theta.max())
+    weight, theta = drawn.errors(model.weights_, model.means_)
+    return float(weight[drawn.honest].max()), float(theta[drawn.honest].max())
 
 
 def _ratio(means: Means, ours: str, other: str) -> Array:
@@ -223,15 +221,14 @@ def simulated(design: Design, seed: int) -> tuple[float, float]:
         design.model, h=design.h, n_sites=design.n_sites, n_rows=design.n_rows, n_outliers=design.n_outliers,
         centers=centers, seed=seed,
     )  # fmt: skip
-    good, found = rows.honest, []
+    found = []
     kind: Any = FederatedGaussianMixture if rows.targets is None else FederatedRegressionMixture
     for penalty in ("auto", 0.0):
         model = kind(design.n_components, penalty=penalty, random_state=seed, standard_errors=False)
         with quiet():
             model.fit(rows.rows, rows.targets)
         theta = model.means_ if rows.targets is None else model.coef_
-        _, error = parameter_errors(model.weights_[good], theta[good], rows.weights[good], rows.theta[good])
-        found.append(float(error.max()))
+        found.append(float(rows.errors(model.weights_, theta)[1][rows.honest].max()))
     return found[0], found[1]
 
 
