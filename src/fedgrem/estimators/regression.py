@@ -141,7 +141,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         return table, federation
 
     def _as_numbers(self, X: Any, sites: Any) -> Any:
-        return with_dummies(X, getattr(self, "levels_", {}))  # models of older releases have none
+        return with_dummies(X, self.levels_)
 
     def _expose(self, result: FitResult) -> None:
         self.levels_ = getattr(self, "_words", {})
@@ -150,9 +150,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     @property
     def source_columns(self) -> list[str]:
         """As they are before words are expanded."""
-        of_dummy = {
-            f"{name}={level}": name for name, own in getattr(self, "levels_", {}).items() for level in own[1:].tolist()
-        }
+        of_dummy = {f"{name}={level}": name for name, own in self.levels_.items() for level in own[1:].tolist()}
         return list(dict.fromkeys(of_dummy.get(name, name) for name in super().source_columns))
 
     def _column_notes(self, result: FitResult) -> tuple[list[str], list[str]]:

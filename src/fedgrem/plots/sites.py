@@ -54,7 +54,7 @@ def plot_sites(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     ax = own_axes(ax, (6.4, 5.2))
     suspect = of.suspect_sites(model)
     centers, points, labels = _projected(model)
-    own = ~model.at_center_ & of.has_component(model) & ~suspect[:, None]
+    own = ~model.at_center_ & model.has_component_ & ~suspect[:, None]
     for r, center in enumerate(centers):
         look = look_of(r)
         dots(ax, center, s=420, alpha=0.35, linewidths=0, zorder=1, **look)

@@ -114,14 +114,9 @@ def sparse_notes(model: BaseFederatedMixture) -> list[str]:
     return [f"The fit is about {len(names)} of {model.n_features_in_} columns, in which components differ: {told}."]
 
 
-def rows_held_down(model: BaseFederatedMixture) -> Array:
-    """(K,) the share of every site's rows that does not count; zeros for models from before there was such a share."""
-    return np.asarray(getattr(model, "rows_held_down_", np.zeros(len(model.site_names_))))
-
-
 def robust_notes(model: BaseFederatedMixture) -> list[str]:
     """What share of their rows sites hold down, in a sentence; none where all rows count."""
-    share = rows_held_down(model)
+    share = model.rows_held_down_
     if not (share > 0).any():
         return []
     most = int(np.nanargmax(share))
@@ -171,11 +166,6 @@ def center_line(model: BaseFederatedMixture, name: str) -> Array | None:
     return values
 
 
-def has_component(model: BaseFederatedMixture) -> Array:
-    """Which components a site has, ``(K, R)``; all, in models that were saved before some could lack some."""
-    return np.asarray(getattr(model, "has_component_", np.ones(model.weights_.shape, dtype=bool)))
-
-
 def suspect_beyond(model: BaseFederatedMixture) -> Array:
     """How far out each site's own answer may be before the site is suspect, ``(K,)``; infinity where nobody judges.
 
@@ -211,5 +201,5 @@ def selection_of(model: BaseFederatedMixture) -> dict[str, Any] | None:
         name: [None if isinstance(v, float) and not np.isfinite(v) else v for v in column.tolist()]
         for name, column in curve.items()
     }
-    chosen = int(model.n_components_) if has_component(model).all() else best_number(curve, model.criterion)
+    chosen = int(model.n_components_) if model.has_component_.all() else best_number(curve, model.criterion)
     return {"criterion": model.criterion, "chosen": chosen} | plain

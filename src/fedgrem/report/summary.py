@@ -158,9 +158,8 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     ['site-10']
     """
     of.check_fitted(model)
-    unsettled, has = set(model.unsettled_sites_.tolist()), of.has_component(model)
+    unsettled, has = set(model.unsettled_sites_.tolist()), model.has_component_
     own = (has.sum(axis=0) < FEWEST) & ~has.all(axis=0)
-    held_down = of.rows_held_down(model)
     errors, intercept, noise = model.center_se_, of.center_line(model, "intercept"), of.center_line(model, "noise")
     of_intercept = None if intercept is None else getattr(model, "center_intercept_se_", None)
     sites = [
@@ -177,7 +176,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             vanished=tuple(np.flatnonzero(model.vanished_[k]).tolist()),
             lacking=tuple(np.flatnonzero(~has[k]).tolist()),
             own=tuple(np.flatnonzero(has[k] & own).tolist()),
-            held_down=_or_none(float(held_down[k])),
+            held_down=_or_none(float(model.rows_held_down_[k])),
         )
         for k, name in enumerate(model.site_names_)
     ]
@@ -206,7 +205,7 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         sharing=of.sharing(model),
         n_local_only=int(model.local_only_.sum()),
         profile=model.profile() if isinstance(model, FederatedTableMixture) else None,
-        notes=(*of.sparse_notes(model), *of.robust_notes(model), *map(str, getattr(model, "notes_", ()))),
+        notes=(*of.sparse_notes(model), *of.robust_notes(model), *map(str, model.notes_)),
         private=model.privacy is not None,
     )
 
