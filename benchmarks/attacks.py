@@ -4,7 +4,8 @@ The paper's simulations without its outlier: the last ``share`` of the sites tur
 :data:`fedgrem.attacks.ATTACKS` after the other. Errors are the largest over honest sites and components, means over
 seeds; printed is the ratio to the same sites' error without attack, and to their error where every site is fitted
 alone; with ``--each`` for every attack, then the worst of each cell. Recall is the share of bad sites called suspect,
-false alarms that of honest ones; rounds are those of the longest fit, over twice those without attack plus ten.
+named that of those who are, or are said to say the same as others; false alarms are honest ones called suspect; rounds
+are those of the longest fit, over twice those without attack plus ten.
 """
 
 import time
@@ -45,15 +46,16 @@ def summary(rows):
 
     error = mean("theta_error") if all(np.isfinite(row["theta_error"]) for row in rows) else np.inf
     return {
-        "clean": error / mean("clean"), "alone": error / mean("alone"), "recall": mean("recall"),
-        "alarms": mean("alarms"), "rounds": max(r["rounds"] / (2.0 * r["clean_rounds"] + 10.0) for r in rows),
+        "clean": error / mean("clean"), "alone": error / mean("alone"),
+        "recall": mean("recall"), "named": mean("named"), "alarms": mean("alarms"),
+        "rounds": max(r["rounds"] / (2.0 * r["clean_rounds"] + 10.0) for r in rows),
         "penalty": float(np.median([row["penalty"] for row in rows if np.isfinite(row["penalty"])] or [np.nan])),
         "died": sum(bool(row["died"]) for row in rows), "seconds": mean("seconds"),
     }  # fmt: skip
 
 
 def verdicts_of(one):
-    return f"{one['recall']:.0%}/{one['alarms']:.1%} {one['penalty']:g}"
+    return f"{one['recall']:.0%}/{one['named']:.0%}/{one['alarms']:.1%} {one['penalty']:g}"
 
 
 def each(one):
@@ -84,7 +86,11 @@ def main():
     found = {key: summary(rows) for key, rows in cells.items()}
     columns = [(n_sites, share, h) for n_sites in chosen.sites for share in chosen.share for h in chosen.similarity]
     for asked_for, title, cell in (
-        (chosen.verdicts, "bad sites called suspect / honest sites called suspect; penalty", verdicts_of),
+        (
+            chosen.verdicts,
+            "bad sites called suspect / suspect or named / honest sites called suspect; penalty",
+            verdicts_of,
+        ),
         (
             chosen.each,
             "error over that without attack / over fitting alone; ! a fit died, ~ took too many rounds",
@@ -92,9 +98,9 @@ def main():
         ),
     ):
         if asked_for:
-            print(f"{title}\n{'':18}" + "".join(f"{f'K={k} {s:.0%} h={h:g}':>18}" for k, s, h in columns))
+            print(f"{title}\n{'':18}" + "".join(f"{f'K={k} {s:.0%} h={h:g}':>22}" for k, s, h in columns))
             for name in attacks:
-                print(f"{name:18}" + "".join(f"{cell(found[(*column, name)]):>18}" for column in columns))
+                print(f"{name:18}" + "".join(f"{cell(found[(*column, name)]):>22}" for column in columns))
     print(f"\nworst over {len(attacks)} attack(s), {chosen.model}, {chosen.seeds} seeds, {chosen.rule or 'defaults'}")
     print("died: fits without an answer, which count in no other column")
     print(

@@ -7,16 +7,19 @@ epsilon (delta 1e-6, everything included, starts too) of a private fit, of priva
 for nothing, where k-means++ on the pooled rows without noise does.
 """
 
+import argparse
 import time
+import warnings
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 from sklearn.cluster import kmeans_plusplus
 
-from common import asked, largest_error, one_of, show, table_of
 from fedgrem import FederatedGaussianMixture, Privacy
 from fedgrem.data.simulate import simulate
 from fedgrem.kernels.privacy import mu_of
-from fedgrem.studies.processes import quiet
+from oracle import largest_error
 
 DELTA, HALF = 1e-6, 10.0
 ALONE, ITERATIONS = 10, 5
@@ -24,7 +27,8 @@ ALONE, ITERATIONS = 10, 5
 
 def fitted(rows, covariance, seed, **options):
     model = FederatedGaussianMixture(5, covariance_type=covariance, random_state=seed, standard_errors=False, **options)
-    with quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         return model.fit(rows)
 
 
@@ -77,27 +81,42 @@ def one_seed(h, sites, rows, covariance, seed, budgets):
     return np.array([plain, alone]), np.array(told)
 
 
+def ratio_of(one, other):
+    """The ratio of two means over the same seeds, and its standard error."""
+    ratio = one.mean() / other.mean()
+    spread = np.std(one - ratio * other, ddof=1) if len(one) > 1 else np.nan
+    return ratio, spread / (np.sqrt(len(one)) * other.mean())
+
+
 def main():
-    arguments = asked(
-        __doc__, seeds=5, sites=100, rows=1000, similarity=[0.0, 0.5, 1.0], epsilon=[8.0, 4.0, 1.0],
-        covariance=one_of("identity", "tied"),
-    )  # fmt: skip
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--sites", type=int, default=100)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 0.5, 1.0], metavar="h")
+    parser.add_argument("--epsilon", nargs="+", type=float, default=[8.0, 4.0, 1.0])
+    parser.add_argument("--covariance", choices=("identity", "tied"), default="identity")
+    options = parser.parse_args()
     began = time.perf_counter()
-    setting = f"{arguments.sites} sites of {arguments.rows} rows, {arguments.covariance}, {arguments.seeds} seeds"
-    heads = "without", "alone, without", "private", "private / without", "worst seed", "alone, private"
-    table = table_of(setting, "h", "epsilon", *heads, "k-means, private")
-    for h in arguments.similarity:
+    table = Table(
+        "h", "epsilon", "without", "alone, without", "private", "private / without", "its error", "worst seed",
+        "alone, private", "k-means, private",
+        title=f"{options.sites} sites of {options.rows} rows, {options.covariance}, "
+        f"{options.seeds} seeds",
+    )  # fmt: skip
+    for h in options.similarity:
         found = [
-            one_seed(h, arguments.sites, arguments.rows, arguments.covariance, seed, arguments.epsilon)
-            for seed in range(arguments.seeds)
+            one_seed(h, options.sites, options.rows, options.covariance, seed, options.epsilon)
+            for seed in range(options.seeds)
         ]
         plain, alone = np.mean([one[0] for one in found], axis=0)
-        for j, epsilon in enumerate(arguments.epsilon):
+        for j, epsilon in enumerate(options.epsilon):
             each = np.array([one[1][j] for one in found])
             mean = each.mean(axis=0)
-            shown = (plain, alone, mean[0], mean[0] / plain, each[:, 0].max(), mean[1], mean[2])
+            ratio, error = ratio_of(each[:, 0], np.array([one[0][0] for one in found]))
+            shown = (plain, alone, mean[0], ratio, error, each[:, 0].max(), mean[1], mean[2])
             table.add_row(f"{h:g}", f"{epsilon:g}", *(f"{value:.3f}" for value in shown))
-        show(table)
+        Console(width=140).print(table)
     print(f"{time.perf_counter() - began:.0f} s")
 
 

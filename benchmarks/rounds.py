@@ -9,14 +9,15 @@ fifty of them, begun there, lead away. The central problem is the paper's, or wi
 package's default fits, in which far sites have no say.
 """
 
+import argparse
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from common import Given, asked, one_of, some_of
 from fedgrem.algorithms.base import Pull
-from fedgrem.algorithms.fedgrem import FedGrEM, State
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.state import State
 from fedgrem.data.simulate import simulate
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.fit.conversation import converse, everyone
@@ -83,7 +84,8 @@ def one_seed(model: str, h: float, hostile: int, seed: int, center: dict[str, An
             lasting = np.asarray(steady_penalty(own, len(n_rows), start.theta.shape[-1]))
             central = central._replace(extra=state._replace(penalty=lasting))
         kept.clear()
-        converse(play_rounds(own, central, federation.names), InProcess(federation, own))
+        engine = InProcess(federation, own)
+        converse(play_rounds(own, central, engine.site_names), engine)
         return np.stack([params.theta[truth.honest] for params in kept]), kept[-1]
 
     slow, _ = trace(starts, local_steps=1, memory=0)
@@ -109,10 +111,14 @@ def rounds_to(path: Array, end: Array) -> int:
 
 def main() -> None:
     """Print a line for every model and similarity."""
-    arguments = asked(
-        __doc__, model=some_of(("gmm", "mor")), similarity=[0.0, 0.5, 1.0, 1.5, 2.0], hostile=1,
-        center=one_of(*CENTERS), local_steps=Given(10, "of a site in a round; 1 is the paper's"), seeds=20,
-    )  # fmt: skip
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", choices=("gmm", "mor"), default=["gmm", "mor"])
+    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 0.5, 1.0, 1.5, 2.0], metavar="h")
+    parser.add_argument("--hostile", type=int, default=1)
+    parser.add_argument("--center", choices=tuple(CENTERS), default="paper")
+    parser.add_argument("--local-steps", type=int, default=10, help="of a site in a round; 1 is the paper's")
+    parser.add_argument("--seeds", type=int, default=20)
+    arguments = parser.parse_args()
     for model in arguments.model:
         for h in arguments.similarity:
             center = CENTERS[arguments.center]

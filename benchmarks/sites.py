@@ -17,7 +17,7 @@ from rich.table import Table
 
 from common import Given, asked, show
 from fedgrem import FederatedGaussianMixture
-from fedgrem.algorithms.fedgrem import Toward
+from fedgrem.algorithms.state import Toward
 from fedgrem.cli.sites_demo import coordinating, free_port, running
 from fedgrem.data.federation import Federation
 from fedgrem.engines.flare.kit import init_study
@@ -59,13 +59,12 @@ class Memory:
 
     def _look(self):
         while not self._done.wait(0.5):
-            for process in psutil.process_iter(["cmdline"]):
-                command = " ".join(process.info["cmdline"] or [])
-                if any(worker in command for worker in WORKERS):
-                    try:
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if any(worker in " ".join(process.cmdline()) for worker in WORKERS):
                         self.peak = max(self.peak, process.memory_info().rss / 2**20)
-                    except psutil.Error:
-                        continue
+                except psutil.Error:
+                    continue
 
 
 def spec(rounds):

@@ -199,6 +199,10 @@ def test_check_says_what_a_floor_would_hold_back(folder, capsys):
         (["sites", "fit", *FIT, "--columns", "age", "--ranges", "age=old:120"], "expected LOW:HIGH, as in age=0:120"),
         (["sites", "fit", *FIT, "--columns", "age", "--ranges", "bmi=1:2"], "the ranges lack age and name bmi"),
         (["sites", "fit", *FIT, "--ranges", "0:1", "--regression"], "--ranges is for private fits of Gaussian"),
+        (["sites", "fit", *FIT, "--types", "cp=1|2"], "give --table too"),
+        (["sites", "fit", *FIT, "--regression", "--types", "cp=1|2"], "--types needs --columns: over a network"),
+        (["sites", "fit", *FIT, "--regression", "--columns", "cp", "--types", "cp=count"], "names the levels of words"),
+        (["sites", "fit", *FIT, "--regression", "--columns", "cp", "--types", "pc=1|2"], "not among --columns"),
     ],
 )
 def test_bad_use_exits_with_1_and_one_line_on_stderr(folder, monkeypatch, capsys, arguments, message):

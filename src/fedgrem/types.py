@@ -224,5 +224,5 @@ def named_arrays(message: Any, name: str = "") -> list[tuple[str, Any]]:
 def count_numbers(message: Any) -> int:
     """How many numbers a message holds."""
     if isinstance(message, tuple):
-        return sum(count_numbers(part) for part in message)
-    return 0 if message is None else int(np.size(message))
+        return sum(map(count_numbers, message))
+    return 0 if message is None else np.size(message)

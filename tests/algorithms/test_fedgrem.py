@@ -8,8 +8,9 @@ from sklearn.base import clone
 
 from fedgrem.algorithms.base import Pull
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, Huber, Redescending
-from fedgrem.algorithms.fedgrem import LEAST_STEP_SCALE, LONG_ROUNDS, FedGrEM
+from fedgrem.algorithms.fedgrem import LONG_ROUNDS, FedGrEM
 from fedgrem.algorithms.registry import ALGORITHMS, as_algorithm
+from fedgrem.algorithms.state import LEAST_STEP_SCALE
 from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import simulate
 from fedgrem.engines.inprocess import InProcess

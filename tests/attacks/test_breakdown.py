@@ -99,14 +99,14 @@ def test_the_center_of_few_loud_sites(rule, loud, distance):
 def test_no_site_pulls_much_harder_than_the_middle_one(loud):
     weight = np.array([1.0, 1.0, 1.0, 1.0, loud])[:, None] * 100.0
     threshold = 3.0 / np.sqrt(weight)
-    found = bounded_pull(weight, threshold, np.ones(5, dtype=bool))
+    found = bounded_pull(weight, threshold)
     np.testing.assert_allclose(found[:4], weight[:4])
     np.testing.assert_allclose((found * threshold)[4], 1.5 * (found * threshold)[0])
 
 
 def test_what_does_not_pull_does_not_count_among_the_pulls():
     threshold = np.array([0.0, 0.0, 0.0, 1.0, np.inf])[:, None]
-    np.testing.assert_array_equal(bounded_pull(np.ones((5, 1)), threshold, np.ones(5, dtype=bool)), 1.0)
+    np.testing.assert_array_equal(bounded_pull(np.ones((5, 1)), threshold), 1.0)
 
 
 def test_a_loud_site_does_not_ruin_this_fit_of_regressions():

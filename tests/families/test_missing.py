@@ -5,6 +5,7 @@ import pytest
 from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
 
+from fedgrem.data import stack as stacks
 from fedgrem.data.federation import Site, stack_sites
 from fedgrem.families import gaps
 from fedgrem.families.covariance import STRUCTURES
@@ -131,12 +132,26 @@ def test_padding_neighbours_and_blocks_change_nothing(case, monkeypatch):
     together = everything(stack, params)
     alone = [everything(as_stack(site), one) for site in sites]
     monkeypatch.setattr(gaps, "AT_ONCE", 40)
+    monkeypatch.setattr(stacks, "CACHE", 40)
     blocks = everything(stack, params)
     part = everything(stack.select(np.array([2, 0])), Params(*(None if p is None else p[:2] for p in params)))
     for i, leaf in enumerate(together):
         np.testing.assert_allclose(np.concatenate([own[i] for own in alone]), leaf, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(blocks[i], leaf, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(part[i], leaf[[2, 0]], rtol=1e-9, atol=1e-9)
+
+
+@structures
+@pytest.mark.parametrize("robust", [False, True])
+def test_a_fit_among_others_is_the_one_by_itself(case, robust):
+    case = case.with_family(robust_rows=robust)
+    stack, alone = as_stack(holed(case, 9, 60)), [case.params(seed, 0.2 * seed) for seed in range(3)]
+    params = Params(*(None if one[0] is None else np.stack(one, axis=1) for one in zip(*alone, strict=True)))
+    together, scores = case.family.expect(stack, params), case.family.row_scores(stack, params)
+    for b, one in enumerate(alone):
+        expected = (*case.family.expect(stack, one), *case.family.row_scores(stack, one))
+        for leaf, found in zip(expected, (*together, *scores), strict=True):
+            np.testing.assert_allclose(found[:, b], leaf, rtol=1e-10, atol=1e-12)
 
 
 def test_a_row_without_any_cell_says_nothing():

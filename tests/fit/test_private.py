@@ -134,8 +134,8 @@ def test_noise_is_never_from_the_seed():
     assert not np.array_equal(one.n_rows_, np.full(4, 300.0)), "the number of rows is private, too"
 
 
-def test_an_attacker_who_knows_all_but_one_row_gains_from_a_whole_fit_no_more_than_epsilon_allows():
-    epsilon, delta, trials = 1.0, 1e-5, 120
+def advantage_of(epsilon, delta, trials):
+    """Of an attacker who knows all rows but one, from all that its site says in a fit: the best test there is."""
     generator = np.random.default_rng(0)
     rows = {"a": generator.normal(size=(12, 1)), "b": generator.normal(size=(12, 1))}
     rows["a"][0] = 4.0
@@ -144,7 +144,6 @@ def test_an_attacker_who_knows_all_but_one_row_gains_from_a_whole_fit_no_more_th
     budgets = dict.fromkeys(rows, mu_of(epsilon, delta))
 
     def log_ratio(some, seed):
-        """Of all that site a has said, with the row and without: the best test there is."""
         heard = []
         fitted(some, spec, budgets, seed, wrap=lambda e: heard.append(Listening(e)) or heard[0])
         total = 0.0
@@ -156,10 +155,21 @@ def test_an_attacker_who_knows_all_but_one_row_gains_from_a_whole_fit_no_more_th
         return total
 
     there, gone = (np.array([log_ratio(some, seed) for seed in range(trials)]) for some in (rows, without))
-    advantage = float(np.mean(there > 0) - np.mean(gone > 0))
+    return float(np.mean(there > 0) - np.mean(gone > 0)), there.std() / budgets["a"]
+
+
+def test_an_attacker_who_knows_all_but_one_row_gains_from_a_whole_fit_no_more_than_epsilon_allows():
+    epsilon, delta, trials = 1.0, 1e-5, 120
+    advantage, spent = advantage_of(epsilon, delta, trials)
     assert advantage < (np.exp(epsilon) - 1.0 + 2.0 * delta) / (np.exp(epsilon) + 1.0) + 3.0 / np.sqrt(trials)
-    # Likelihood ratios are those of one Gaussian mechanism of at most this mu.
-    assert there.std() < 1.25 * budgets["a"]
+    # Likelihood ratios are those of one Gaussian mechanism of at most this mu, and not of a much smaller one.
+    assert 0.75 < spent < 1.25
+
+
+def test_that_attack_finds_the_row_where_the_budget_is_large():
+    advantage, spent = advantage_of(60.0, 1e-5, 20)
+    assert advantage > 0.9
+    assert 0.6 < spent < 1.5
 
 
 # -- what the center makes of it
@@ -277,6 +287,17 @@ def test_a_fit_that_is_lost_in_noise_says_so():
     assert "lost in noise" in " ".join(model.summary().split())
     assert model.means_se_ is not None
     assert FederatedGaussianMixture(2, privacy=ROUGH, standard_errors=False).fit(data_of(6).rows).means_se_ is None
+
+
+def test_a_fit_of_few_rows_that_has_lost_a_component_says_so_and_others_do_not():
+    spec, lost = spec_of(5, ranges=((-10.0, 10.0),) * 10), 0
+    for seed in range(25):
+        truth = simulate("gmm", h=1.0, n_sites=10, n_rows=150, n_outliers=0, seed=seed)
+        result = fitted(truth.rows, spec, dict.fromkeys(truth.rows, mu_of(6.0, 1e-6)), seed)
+        bad = error_of(result.theta, truth.theta) > 2.0
+        assert bad != result.converged
+        lost += bad
+    assert lost >= 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 10])

@@ -66,7 +66,7 @@ def rounds_until_stop(movements, center_movements=lambda t: 0.0, limit=1000, ask
     """movements(t) -> (K,); returns the round in which it stops, or None."""
     n_sites = len(movements(1))
     # What an error of a parameter of one's own is about nobody knows: movements alone decide.
-    family = SimpleNamespace(exponential=False, to_noise=lambda theta, noise: theta)
+    family = SimpleNamespace(exponential=False, whiten=lambda theta, units: theta)
     spec = SimpleNamespace(
         family=family, algorithm=Scripted(movements, center_movements, asked), max_rounds=limit, tol=1e-6, seed=0
     )

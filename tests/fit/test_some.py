@@ -36,7 +36,7 @@ def drawn(has=HAS, n_rows=120, seed=0):
 
 
 def spec_of(family=None, **options):
-    values = {"penalty": 1.0, "fallback": False, "seed": 1, "some": True, "max_rounds": 60}
+    values = {"penalty": 1.0, "fallback": False, "seed": 1, "some": 10, "max_rounds": 60}
     return FitSpec(family or Gaussian(), options.pop("algorithm", FedGrEM()), 2, **values | options)
 
 
@@ -96,7 +96,7 @@ def test_where_all_sites_have_the_same_components_nothing_changes():
     rows = drawn(HAS & [True, True, False, False])
     some = fitted(rows, spec_of())
     assert some.held is None
-    assert_same_fit(some, fitted(rows, spec_of(some=False)), rtol=0, atol=0)
+    assert_same_fit(some, fitted(rows, spec_of(some=0)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("engine", [SiteBySite, FakeWire])
@@ -249,5 +249,5 @@ def test_common_weights_are_those_of_the_sites_that_have_a_component():
 
 def test_a_spec_says_so():
     spec = spec_of()
-    assert replace(spec, some=False) != spec
-    assert '"some": true' in spec.to_json()
+    assert replace(spec, some=0) != spec
+    assert '"some": 10' in spec.to_json()

@@ -16,6 +16,7 @@ from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.local import LocalGrEM
 from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.algorithms.tgmm import TGMM
+from fedgrem.data.columns import Column
 from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.families.covariance import STRUCTURES
@@ -41,7 +42,8 @@ OTHERS = [
 CHANGES = {
     "penalty": 0.5, "fallback": False, "max_rounds": 7, "tol": 0.0, "seed": 2**40, "missing": True, "score": True,
     "candidate": True, "look": False, "standard_errors": False, "columns": ("age", "body mass"), "n_components": 9,
-    "secure_sums": True, "some": True, "ranges": ((-1.0, 1.0), (0.0, 120.0)),
+    "secure_sums": True, "some": 7, "ranges": ((-1.0, 1.0), (0.0, 120.0)),
+    "words": (Column("pain", "binary", ("mild", "none")),),
     "start": StartPlan(3, 4, 5, 6, "exhaustive", 0), "units": UnitsPlan(True, False, True, (0, 2), True),
 }  # fmt: skip
 

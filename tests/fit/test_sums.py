@@ -319,6 +319,9 @@ def test_the_penalty_is_chosen_by_summed_gains():
     assert result.path["penalty"] >= 1.0
     assert result.path["gain"][0] == 0.0
     assert np.isnan(result.path["site_gain"]).all()
+    cost = result.cost
+    assert cost["rounds"] == result.n_rounds > 0, "those of the choice are not of the fit"
+    assert cost["penalty_exchanges"] > 8
 
 
 # -- what is refused

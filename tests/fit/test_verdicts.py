@@ -243,3 +243,66 @@ def test_a_site_without_a_column_is_judged_by_its_distance_alone():
     assert np.isnan(found.fit[3])
     assert p_value(found)[3] > 0.01
     np.testing.assert_array_equal(np.isnan(found.p_fit), np.arange(10) == 3)
+
+
+# -- what several sites do together
+
+
+def answered(generator, n_sites=10, shift=0.0, shifted=()):
+    """Sites at a common center, of five components in ten columns, and what their log-likelihoods say of them."""
+    rows = np.full(n_sites, 150.0)
+    held = np.full((n_sites, 5), 30.0)
+    own = generator.normal(size=(n_sites, 5, 10)) / np.sqrt(30.0)
+    own[list(shifted)] += shift
+    deviance = (held * np.vecdot(own, own)).sum(axis=1)
+    log_likelihood = rows * (-15.0 + 0.2 * generator.normal(size=n_sites)) + 25.0
+    return Sightings(rows, 10.0 * rows, log_likelihood, deviance, np.zeros(n_sites), 50.0, None, own, held)
+
+
+@pytest.mark.parametrize("n_sites", [5, 10, 30])
+def test_honest_answers_make_no_site_suspect_more_often_than_stated(n_sites):
+    generator = np.random.default_rng(0)
+    told = [verdict(answered(generator, n_sites)) for _ in range(900 // n_sites)]
+    assert sum(found.count(SUSPECT) for found in told) <= 1.5 * FALSE_ALARM * 900
+    assert sum(found.count(NOT_JUDGED) for found in told) == 0
+
+
+def test_a_small_shift_that_several_sites_share_is_found_by_all_of_them_together():
+    generator, alone, shifted = np.random.default_rng(1), [], [2, 5, 9, 12, 15, 18]
+    for _ in range(10):
+        seen = answered(generator, 20, 0.2, shifted)
+        alone.append(suspects(seen._replace(own=None, held=None))[shifted].mean())
+        assert np.flatnonzero(suspects(seen)).tolist() == shifted
+        assert (score(seen).group[shifted] == 0).all()
+    assert np.mean(alone) < 0.5  # of what each of them shows by itself
+
+
+def test_an_answer_that_is_farther_out_than_its_log_likelihoods_admit_counts_as_far_as_it_is():
+    seen = answered(np.random.default_rng(2))
+    seen.own[4] *= 2.0
+    assert not suspects(seen._replace(own=None, held=None))[4]
+    assert np.flatnonzero(suspects(seen)).tolist() == [4]
+
+
+def test_sites_that_repeat_what_one_says_are_named_and_make_nobody_else_suspect():
+    generator = np.random.default_rng(3)
+    for _ in range(10):
+        seen = answered(generator)
+        for leaf in (seen.own, seen.deviance, seen.log_likelihood):
+            leaf[6:] = leaf[1]
+        assert verdict(seen) == [AT_CENTER, NOT_JUDGED, *[AT_CENTER] * 4, *[NOT_JUDGED] * 4]
+        assert score(seen).same.tolist() == [-1, 1, -1, -1, -1, -1, 1, 1, 1, 1]
+
+
+def test_where_most_sites_seem_odd_it_is_not_they_who_are():
+    seen = answered(np.random.default_rng(4))
+    seen.deviance[:6] = -1e4  # their own answers fit worse than the center: of six in ten, the fit is wrong
+    assert verdict(seen)[:6] == [NOT_JUDGED] * 6
+    assert SUSPECT not in verdict(seen)
+    seen.deviance[:2] = 50.0
+    assert verdict(seen)[2:6] == [SUSPECT] * 4
+
+
+def test_of_very_many_sites_pairs_are_not_compared():
+    seen = answered(np.random.default_rng(5), n_sites=301, shift=0.3, shifted=range(20))
+    assert (score(seen).group == -1).all()

@@ -21,7 +21,7 @@ def along(points, residuals, memory):
     """The trail of one iteration through these points, ``(T, d)``."""
     trail = new_trail(np.zeros((1, points.shape[1])), memory)
     for x, f in zip(points, residuals, strict=True):
-        trail = extend(trail, x[None], f[None])
+        trail = extend(trail, (x + f)[None], f[None])
     return trail
 
 
@@ -31,7 +31,7 @@ def test_an_affine_map_with_few_slow_directions_is_solved_in_a_few_steps(seed, s
     x = np.zeros((1, 6))
     trail = new_trail(x, memory=5)
     for _ in range(2 * slow + 3):  # rounding costs a few more than the slow + 2 of exact arithmetic
-        trail = extend(trail, x, g(x) - x)
+        trail = extend(trail, g(x), g(x) - x)
         x = g(x) + correction(trail)
     np.testing.assert_allclose(x[0], point, atol=1e-5)
 
@@ -43,7 +43,7 @@ def test_iterations_side_by_side_do_not_see_each_other(seed):
     residuals[:, 1] = 0.0, np.nan, 1.0, 0.0, 0.0, 0.0  # one that has left the numbers
     together = new_trail(np.zeros((3, 6)), memory=3)
     for x, f in zip(points, residuals, strict=True):
-        together = extend(together, x, f)
+        together = extend(together, x + f, f)
     for b in range(3):
         np.testing.assert_array_equal(correction(along(points[:, b], residuals[:, b], 3))[0], correction(together)[b])
     np.testing.assert_array_equal(correction(together)[1], 0.0)
@@ -58,8 +58,8 @@ def test_a_settled_trail_says_nothing_and_no_nan():
 
 
 def test_the_oldest_point_gives_way():
-    trail = along(np.arange(5.0)[:, None], np.zeros((5, 1)), 2)
-    np.testing.assert_array_equal(trail.points.ravel(), [2.0, 3.0, 4.0])
+    trail = along(np.arange(5.0)[:, None] ** 2, np.zeros((5, 1)), 2)
+    np.testing.assert_array_equal(trail.images.ravel(), [5.0, 7.0, 16.0])
     assert trail.length.tolist() == [3]
 
 

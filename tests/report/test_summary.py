@@ -7,6 +7,8 @@ import pytest
 from sklearn.base import clone
 
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture, FedGrEM
+from fedgrem.attacks import ATTACKS, attack_rows
+from fedgrem.data.simulate import simulate
 from fedgrem.errors import InputError
 from fedgrem.report import html_summary, summarize, summary_text
 from fedgrem.report.attributes import parameter_names, parameter_units, suspect_beyond
@@ -40,6 +42,37 @@ def test_two_sites_that_differ_do_not_say_which_one_is_suspect():
     rows = federation(20.0)
     summary = summarize(fit({name: rows[name] for name in ("site-0", "last")}))
     assert not any(site.suspect for site in summary.sites)
+
+
+def test_sites_that_move_together_are_named_together():
+    drawn = simulate("gmm", n_outliers=0, seed=1)
+    bad = ["site-08", "site-09", "site-10"]
+    rows, _ = attack_rows(drawn.rows, ATTACKS["common-shift"].attack, bad=bad)
+    text = flat(summary_text(FederatedGaussianMixture(5, random_state=0).fit(rows)))
+    assert "site-09 (stands apart from the others together with site-08 and site-10)" in text
+
+
+def test_sites_with_the_same_rows_are_named_and_not_judged():
+    rows = dict(simulate("gmm", n_outliers=0, seed=1).rows)
+    rows["site-03"] = rows["site-07"]
+    model = FederatedGaussianMixture(5, random_state=0).fit(rows)
+    assert (
+        "2 of 10 sites say nearly the same, closer than rows of their own would let them: site-03 and site-07."
+        in flat(summary_text(model))
+    )
+    assert model.site_names_[model.site_verdict_ == "not judged"].tolist() == ["site-03", "site-07"]
+    assert not any(site.suspect for site in summarize(model).sites)
+
+
+def test_so_many_unlike_the_others_that_it_is_not_they_who_are_odd():
+    model = made_up(n_sites=8)
+    model.site_verdict_[3:] = "not judged"
+    model.site_evidence_["p_value"][3:] = 1e-9
+    assert "5 of 8 sites are unlike the others, by more than chance: as these are so many" in flat(summary_text(model))
+
+
+def flat(text):
+    return " ".join(text.split())
 
 
 def test_a_small_site_may_be_farther_out():

@@ -69,7 +69,7 @@ class Redescending(Huber):
         self, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
     ) -> Centered:
         """The same, with no site pulling much harder than the middle one."""
-        return super().__call__(theta, bounded_pull(weight, threshold, present), threshold, held, start, present)
+        return super().__call__(theta, bounded_pull(weight, threshold), threshold, held, start, present)
 
     def trust(self, theta: Array, held: Array, start: Array, present: Array) -> Array:
         """Less, the farther a site is from the last center; nothing beyond some distance."""

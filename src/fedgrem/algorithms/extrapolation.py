@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
-from fedgrem.types import Array, Central, Params, map_arrays
+from fedgrem.types import Array, Params, map_arrays
 
 
 class Place(NamedTuple):
@@ -34,23 +34,22 @@ def begin_path(start: Params, center: Array, noise: Array | None, memory: int) -
     return Path(new_trail(flat, memory), Place(start, center, noise))
 
 
-def extrapolate(before: Central, after: Central, path: Path) -> tuple[Place, Path]:
-    """The center of a round moved on, or taken back if the last time was a mistake.
+def extrapolate(before: Array, after: Place, path: Path) -> tuple[Place, Path]:
+    """Where a round that began with the center ``before`` led, moved on, or taken back if the last time was a mistake.
 
     Only the center leads: a site that keeps its own answer neither moves nor steers, whatever it sends.
     """
     fits = len(path.trail.length)
-    residual = (after.center - before.center).reshape(fits, -1)
+    residual = (after.center - before).reshape(fits, -1)
     astray = went_astray(path.trail, residual)
-    trail = extend(path.trail, before.center.reshape(fits, -1), residual)
+    trail = extend(path.trail, after.center.reshape(fits, -1), residual)
     moved = after.center + correction(trail).reshape(after.center.shape)
     on_center = (after.params.theta == after.center).all(axis=-1, keepdims=True)
     led = Place(after.params._replace(theta=np.where(on_center, moved, after.params.theta)), moved, after.noise)
-    plain = Place(after.params, after.center, after.noise)
+    plain = after
     if astray.any():
-        led, plain = (_back(place, path.plain, astray) for place in (led, plain))
-        blank = new_trail(residual, path.trail.points.shape[1] - 1)
-        trail = Trail(*(np.where(_lined_up(astray, n.ndim), o, n) for n, o in zip(trail, blank, strict=True)))
+        led, plain = (_back(place, path.plain, astray) for place in (led, after))
+        trail = Trail(*(np.where(_lined_up(astray, leaf.ndim), 0, leaf) for leaf in trail))
     return led, Path(trail, plain)
 
 

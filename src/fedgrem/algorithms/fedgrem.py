@@ -1,7 +1,8 @@
 """FedGrEM, Algorithm 1 of Tian, Weng and Feng, "Towards the Theory of Unsupervised Federated Learning" (ICML 2024)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -15,12 +16,12 @@ from fedgrem.algorithms.base import (
     lots,
     middle,
     middle_weights,
-    vanished,
 )
 from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, EmpiricalBayes, Redescending, pool_weights
 from fedgrem.algorithms.centered import Centered, CenterRule
-from fedgrem.algorithms.extrapolation import Path, begin_path, extrapolate
+from fedgrem.algorithms.extrapolation import Place, begin_path, extrapolate
 from fedgrem.algorithms.holders import FEWEST, by_holders, without_lacking
+from fedgrem.algorithms.state import State, Told, Toward, along, bounded_scale, following, of_sites, reseeded
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family, Pulled, weights_of
 from fedgrem.kernels.center import between_sites, capped_rows, row_norm, shrink
@@ -29,8 +30,6 @@ from fedgrem.types import Array, Broadcast, Central, Influence, Params, Upload
 
 LEAST_PART = 0.05
 """A component of less than this, relative to an equal share of the rows, is taken to hold this."""
-LEAST_STEP_SCALE = 0.02
-"""A reported step scale below this is taken as this, so that no site can make itself arbitrarily heavy."""
 FAST_ROUNDS, LONG_ROUNDS = 150, 450
 """Rounds in which the center may extrapolate, and in which sites may take several steps: what has not settled by the
 first, because it oscillates, goes on without; what has not by the second, by the plain rounds of the paper. What only
@@ -43,76 +42,6 @@ GROWTH = 1.25
 """By what mini-batches grow from round to round until they are all rows: their noise shrinks as the sites settle."""
 LEAST_BATCH = 20.0
 """Rows per component of the middle site that a mini-batch has at the least: of fewer, steps are mostly noise."""
-
-
-class Told(NamedTuple):
-    """What the center remembers of the sites where not all are asked in every round."""
-
-    params: Params
-    """(K, ...) as each site last sent them."""
-    step_scale: Array
-    """(K, ..., R) as each site last sent it."""
-    known: Array
-    """(K,) who has sent anything yet."""
-
-
-class State(NamedTuple):
-    """FedGrEM's own central state."""
-
-    played: Array
-    """() rounds so far."""
-    penalty: Array
-    """(...) lambda of the last round."""
-    growth: Array
-    """(...) what the recursion of lambda adds in every round."""
-    of_weights: Array
-    """(K, ...) lambda of the mixture weights."""
-    counted: Array
-    """(K,) rows that a site counts for at the center."""
-    pull: Pull
-    first_weights: Array | None
-    """(K, ..., R) before round 1, by which the paper scales its steps; None where they are not used."""
-    reference: Array | None
-    """(..., C, s) the common noise of the starts, about which noises are shrunk; None if the noise is known."""
-    path: Path | None = None
-    """Of the center, to extrapolate; None if that is not done."""
-    told: Told | None = None
-    """What sites sent last; None where all are asked in every round."""
-    between: Array | None = None
-    """(..., R) the between-site variance in units of the noise; None where penalties decide."""
-    trust: Array | None = None
-    """(K, ..., R) how much each site is trusted; None likewise."""
-    of_noise: tuple[Array, Array] | None = None
-    """The same two of the noise."""
-    lacking: Array | None = None
-    """(K, R) which components a site lacks: it has no say in them; None where all sites have all."""
-
-
-class Toward(NamedTuple):
-    """What a site is told besides its parameters: what pulls on it between its local steps."""
-
-    center: Array
-    """(R, q)"""
-    penalty: Array
-    """() lambda of the round, for this site."""
-    noise: Array | None
-    """(C, s) the common noise, in whose units distances count."""
-    steps: Array
-    """() how many local steps to take."""
-    round: Array
-    """() the number of the round, from which mini-batches are drawn."""
-    first_weights: Array | None
-    """(R,) as in :class:`State`."""
-    weights: Array | None = None
-    """(R,) the common weights; None unless weights may be pooled."""
-    weights_penalty: Array | None = None
-    """() lambda of the weights, for this site, 0 if they are its own; None unless weights may be pooled."""
-    batch: Array | None = None
-    """() share of the rows to use in a step; None where that is always 1."""
-    between: Array | None = None
-    """(R,) the between-site variance in units of the noise; None where the penalty alone decides."""
-    trust: Array | None = None
-    """(R,) in [0, 1], by which the pull on this site is multiplied; None where it is 1."""
 
 
 @dataclass(frozen=True)
@@ -202,9 +131,9 @@ class FedGrEM(Options):
         least = LEAST_BATCH * central.params.weights.shape[-1] / float(np.median(central.n_rows))
         return float(min(1.0, max(self.batch * GROWTH ** int(central.extra.played), least)))
 
-    def _is_within(self, state: State, rounds: int) -> bool:
+    def _is_within(self, played: Array, rounds: int) -> bool:
         """Whether sites have been asked less often than that."""
-        return bool(state.played * self.sites < rounds)
+        return bool(played * self.sites < rounds)
 
     # -- before round 1
 
@@ -219,7 +148,7 @@ class FedGrEM(Options):
             # No penalty is no pull at all, from the first round: lambda_0 is not to linger where nothing is shared.
             np.where(pull.penalty == 0, 0.0, FIRST_PENALTY),
             full_penalty(pull.penalty, size, n_sites),
-            _of_sites(of_weights, pull.pulled),
+            of_sites(of_weights, pull.pulled),
             capped_rows(n_rows),
             pull,
             first,
@@ -232,7 +161,7 @@ class FedGrEM(Options):
         if pull.estimated:
             units = None if noise is None else family.open(None, noise, start.theta.shape[-1])
             theta, about = (family.whiten(t, units) for t in (start.theta, center))
-            between, trusted = between_sites(theta, self._rows(_along(n_rows, start.weights), start.weights), about)
+            between, trusted = between_sites(theta, self._rows(along(n_rows, start.weights), start.weights), about)
             state = state._replace(between=between, trust=trusted)
         if pull.lacking is not None:
             trusted = np.ones(pull.lacking.shape) if state.trust is None else state.trust
@@ -245,8 +174,8 @@ class FedGrEM(Options):
         """Each site gets its own parameters back, and what pulls on them between its steps."""
         state: State = central.extra
         n_sites = len(central.n_rows)
-        steps = self.local_steps if self._is_within(state, LONG_ROUNDS) else 1
-        penalty = _of_sites(self._next_penalty(state), state.pull.pulled)
+        steps = self.local_steps if self._is_within(state.played, LONG_ROUNDS) else 1
+        penalty = of_sites(self._next_penalty(state), state.pull.pulled)
         return Broadcast(
             central.params,
             Toward(
@@ -271,7 +200,7 @@ class FedGrEM(Options):
         toward: Toward = sent.extra
         weights, theta, noise = sent.params
         width = stack.rows.shape[-1]
-        n_rows = _along(stack.n_rows, weights)
+        n_rows = along(stack.n_rows, weights)
         steps, played = int(toward.steps[0]), int(toward.round[0])
         share = 1.0 if toward.batch is None else float(toward.batch[0])
         scale = family.open(stack, noise, width)
@@ -311,7 +240,7 @@ class FedGrEM(Options):
 
         def pull(theta: Array, step_scale: Array) -> Array:
             away = row_norm(family.whiten(theta - toward.center, units))
-            return shrink(theta, toward.center, within * _bounded(step_scale), away, part)
+            return shrink(theta, toward.center, within * bounded_scale(step_scale), away, part)
 
         return pull
 
@@ -337,7 +266,7 @@ class FedGrEM(Options):
         state: State = central.extra
         sent, step_scale = keep_absent(uploads.params, central.params, present), uploads.step_scale
         if state.told is not None:
-            scales = np.where(present.reshape(-1, *(1,) * (step_scale.ndim - 1)), step_scale, state.told.step_scale)
+            scales = np.where(along(present, step_scale), step_scale, state.told.step_scale)
             told = Told(keep_absent(uploads.params, state.told.params, present), scales, state.told.known | present)
             state = state._replace(told=told)
             sent, step_scale, present = told
@@ -347,87 +276,104 @@ class FedGrEM(Options):
         units = None if common is None else family.open(None, common, sent.theta.shape[-1])
         theta, start = (family.whiten(t, units) for t in (sent.theta, central.center))
         penalty, everyone = self._next_penalty(state), bool(present.all())
-        share, n_rows = self.share(sent.weights), _along(central.n_rows, sent.weights)
-        # A site that is fitted alone is not pulled, and its threshold of 0 gives it no say either.
-        held, weight = n_rows * share, _along(state.counted * present, sent.weights) * share
-        if state.lacking is not None:
-            weight = np.where(state.lacking, 0.0, weight)
-        within = _of_sites(penalty, state.pull.pulled)[..., None] / np.sqrt(held)
-        if state.pull.estimated:
-            rows = held / held.shape[-1]
-            found = self._by_likeness(state, False, theta, weight, within, rows, start, present)
-        else:
-            scale = _bounded(step_scale)
-            scale = scale if everyone else np.where(_along(present, scale), scale, 1.0)
-            found = self._by_rule(state, theta, weight / scale, within * scale, held, start, present)
+        held, weight, within = self._counted(state, central.n_rows, self.share(sent.weights), penalty, present)
+        scale = bounded_scale(step_scale)
+        scale = scale if everyone else np.where(along(present, scale), scale, 1.0)
+        rows, known = held / held.shape[-1], (state.between, state.trust)
+        found = self._centered(state, known, theta, weight / scale, within * scale, rows, start, present)
         shrunk, center = (family.unwhiten(t, units) for t in (found.shrunk, found.center))
-        on_center = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         if units is not None:  # into the units of the noise and back is not exact: what is on the center stays on it
-            shrunk = np.where(on_center, center, shrunk)
-        noise, common, of_noise = self._shrink_noise(family, central, sent, present)
+            shrunk = np.where(_on(found.center, found.shrunk), center, shrunk)
+
+        def of_noise(away: Array, share: Array, start: Array) -> Centered:
+            penalty = full_penalty(state.pull.noise_penalty, away.shape[-1], len(away))
+            held, weight, within = self._counted(state, central.n_rows, share, penalty, present)
+            return self._centered(state, state.of_noise, away, weight, within, held / held.shape[-1], start, present)
+
+        # About the common noise of the starts, in every round: were the chart to move with the center, the center of
+        # two very different sites would wander.
+        noise, common, noises = self.shrink_noise(family, central, sent, state.reference, of_noise)
         weights, common_weights = sent.weights, central.weights
         if state.lacking is not None:
             weights = without_lacking(weights, state.lacking)
-        if common_weights is not None and np.any(state.pull.weights_penalty):
+        if common_weights is not None and np.asarray(state.pull.weights_penalty).any():
             weights, common_weights = pool_weights(
                 self.rule, weights, common_weights, state.of_weights, central.n_rows, present
             )
         params = Params(weights, shrunk, noise)
         if not everyone:
-            params = keep_absent(params, _following(central, center, common), present)
+            params = keep_absent(params, following(central, center, common), present)
         if noise is not None and common is not None:
-            params = _reseeded(params, center, common, central.n_rows)
-        state = state._replace(played=state.played + 1, penalty=penalty)
-        if found.between is not None:
-            state = state._replace(between=found.between, trust=found.trust, of_noise=of_noise)
-        after = central._replace(params=params, center=center, noise=common, extra=state, weights=common_weights)
+            params = reseeded(params, center, common, central.n_rows)
+        place, path = Place(params, center, common), state.path
         # Where rounds differ by who is asked and by which rows, steps say little of what is to come.
-        alike = self.sites == 1.0 and self._batch(central) == 1.0 and self._is_within(state, FAST_ROUNDS)
-        if state.path is not None and alike:
-            led, path = extrapolate(central, after, state.path)
-            after = after._replace(**led._asdict(), extra=state._replace(path=path))
-        step = 1.0 if self.step_weights == "initial" else self.step_size
-        pulled = _along(state.pull.pulled, weights)
+        alike = self.sites == 1.0 and self._batch(central) == 1.0 and self._is_within(state.played + 1, FAST_ROUNDS)
+        if path is not None and alike:
+            place, path = extrapolate(central.center, place, path)
+        state = state._replace(played=state.played + 1, penalty=penalty, path=path)
+        if found.between is not None:
+            of_both = None if noises is None or noises.between is None else (noises.between, noises.trust)
+            state = state._replace(between=found.between, trust=found.trust, of_noise=of_both)
+        after = Central(place.params, place.center, central.n_rows, place.noise, state, common_weights)
+        pulled = along(state.pull.pulled, weights)
         if found.between is None:
+            step = 1.0 if self.step_weights == "initial" else self.step_size
             say = weight * found.trust * pulled
             return after, Influence(say, within / step, penalty, found.iterations, found.gap)
-        moved = np.where(within > 0, np.where(on_center[..., 0], np.inf, row_norm(theta - found.shrunk)), 0.0)
-        say = rows * _along(present, weights) * pulled
-        return after, Influence(
-            say, moved, penalty, found.iterations, found.gap, found.between, None if of_noise is None else of_noise[0]
-        )
+        away = np.where(_on(found.center, found.shrunk)[..., 0], np.inf, row_norm(theta - found.shrunk))
+        say, moved = rows * along(present, weights) * pulled, np.where(within > 0, away, 0.0)
+        between = None if noises is None else noises.between
+        return after, Influence(say, moved, penalty, found.iterations, found.gap, found.between, between)
 
-    def _by_likeness(
-        self, state: State, noise: bool, theta: Array, weight: Array, within: Array, rows: Array, start: Array,
-        present: Array,
+    def _counted(
+        self, state: State, n_rows: Array, share: Array, penalty: Array, present: Array
+    ) -> tuple[Array, Array, Array]:
+        """(K, ..., R) the rows that estimates rest on, what they count for at the center, and their thresholds."""
+        held, weight = along(n_rows, share) * share, along(state.counted * present, share) * share
+        if state.lacking is not None and share.shape[-1] == state.lacking.shape[-1]:
+            weight = np.where(state.lacking, 0.0, weight)
+        # A site that is fitted alone is not pulled, and its threshold of 0 gives it no say either.
+        return held, weight, of_sites(penalty, state.pull.pulled)[..., None] / np.sqrt(held)
+
+    def _centered(
+        self, state: State, known: tuple[Array | None, Array | None] | None, theta: Array, weight: Array,
+        threshold: Array, rows: Array, start: Array, present: Array,
     ) -> Centered:  # fmt: skip
-        """The center rule where it says how strongly to pull; after some rounds, as strongly as it last said.
+        """The center rule; where it says how strongly to pull, after some rounds as strongly as is ``known``.
 
         Near the border of sites that do not differ, what one round finds may be undone by what the next one does.
         """
-        last = state.of_noise if noise else (state.between, state.trust)
-        rule = self.center_rule
-        settled = state.played >= LIKENESS_ROUNDS and last is not None and isinstance(rule, EmpiricalBayes)
+        rule = self.center_rule if state.pull.estimated else self.rule
+        settled = state.pull.estimated and state.played >= LIKENESS_ROUNDS
 
         def of_some(sites: Any, components: Any, *estimates: Array) -> Centered:
-            if settled and last is not None and isinstance(rule, EmpiricalBayes):
-                between, trusted = last
+            if settled and known is not None and isinstance(rule, EmpiricalBayes):
+                between, trusted = known
                 assert between is not None
                 assert trusted is not None
                 return rule.given(between[..., components], trusted[sites][..., components], *estimates)
             return rule(*estimates)
 
-        return by_holders(state.lacking, of_some, theta, weight, within, rows, start, present)
+        return by_holders(state.lacking, of_some, theta, weight, threshold, rows, start, present)
 
-    def _by_rule(
-        self, state: State, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, present: Array
-    ) -> Centered:
-        """The center rule where thresholds are given."""
+    def shrink_noise(
+        self, family: Family, central: Central, sent: Params, chart: Array | None,
+        centered: Callable[[Array, Array, Array], Centered],
+    ) -> tuple[Array | None, Array | None, Centered | None]:  # fmt: skip
+        """The sites' noises shrunk to a common one, that, and what was found.
 
-        def of_some(sites: Any, components: Any, *estimates: Array) -> Centered:
-            return self.rule(*estimates)
-
-        return by_holders(state.lacking, of_some, theta, weight, threshold, held, start, present)
+        It is found by ``centered`` from coordinates about a chart, the share of the rows that these rest on, and the
+        last common ones.
+        """
+        if sent.noise is None or central.noise is None or chart is None:
+            return None, None, None
+        width = sent.theta.shape[-1]
+        away, start = (family.relative_noise(noise, chart, width) for noise in (sent.noise, central.noise))
+        # A noise that all components share rests on all rows of a site.
+        share = self.share(sent.weights) if away.shape[-2] > 1 else np.ones(away.shape[:-1])
+        found = centered(away, share, start)
+        shrunk, center = (family.absolute_noise(a, chart, width) for a in (found.shrunk, found.center))
+        return np.where(_on(found.center, found.shrunk), center, shrunk), center, found
 
     @property
     def center_rule(self) -> CenterRule:
@@ -449,67 +395,7 @@ class FedGrEM(Options):
         """Whether the center rule finds how strongly to pull: where estimates have errors that rows tell of."""
         return self.center_rule.estimates and family.unit_errors
 
-    def _shrink_noise(
-        self, family: Family, central: Central, sent: Params, present: Array
-    ) -> tuple[Array | None, Array | None, tuple[Array, Array] | None]:
-        """The sites' noises shrunk to a common one, that, and how they truly differ and are trusted, if estimated."""
-        state: State = central.extra
-        if sent.noise is None or central.noise is None:
-            return None, None, None
-        # About the common noise of the starts, in every round: were the chart to move with the center, the center of
-        # two very different sites would wander.
-        chart, width = state.reference, sent.theta.shape[-1]
-        assert chart is not None
-        away = family.relative_noise(sent.noise, chart, width)
-        n_sites, count, size = len(away), away.shape[-2], away.shape[-1]
-        penalty = full_penalty(state.pull.noise_penalty, size, n_sites)
-        # A noise that all components share rests on all rows of a site.
-        share = self.share(sent.weights) if count > 1 else np.ones(away.shape[:-1])
-        held = _along(central.n_rows, share) * share
-        weight = _along(state.counted * present, share) * share
-        if state.lacking is not None and count == state.lacking.shape[-1]:
-            weight = np.where(state.lacking, 0.0, weight)
-        threshold = _of_sites(penalty, state.pull.pulled)[..., None] / np.sqrt(held)
-        start = family.relative_noise(central.noise, chart, width)
-        if state.pull.estimated:
-            found = self._by_likeness(state, True, away, weight, threshold, held / count, start, present)
-        else:
-            found = self._by_rule(state, away, weight, threshold, held, start, present)
-        shrunk, center = (family.absolute_noise(a, chart, width) for a in (found.shrunk, found.center))
-        shrunk = np.where((found.shrunk == found.center).all(axis=-1, keepdims=True), center, shrunk)
-        known = None if found.between is None else (found.between, found.trust)
-        return shrunk, center, known
 
-
-def _following(central: Central, center: Array, common: Array | None) -> Params:
-    """What absent sites keep: their parameters, but those that sat on the center stay on it."""
-    weights, theta, noise = central.params
-    on_center = (theta == central.center).all(axis=-1, keepdims=True)
-    if noise is not None and common is not None:
-        noise = np.where((noise == central.noise).all(axis=-1, keepdims=True), common, noise)
-    return Params(weights, np.where(on_center, center, theta), noise)
-
-
-def _of_sites(penalty: Array, pulled: Array) -> Array:
-    """(K, ...) the penalty of each site: none where it is not to be pulled, were it infinite for the others."""
-    return np.where(pulled.reshape(-1, *(1,) * penalty.ndim), penalty, 0.0)
-
-
-def _along(of_sites: Array, weights: Array) -> Array:
-    """What is known of sites (K,), ``(K, ..., 1)`` beside weights ``(K, ..., R)``."""
-    return of_sites.reshape(-1, *(1,) * (weights.ndim - 1))
-
-
-def _bounded(step_scale: Array) -> Array:
-    return np.asarray(np.minimum(np.maximum(step_scale, LEAST_STEP_SCALE), 1.0))
-
-
-def _reseeded(params: Params, center: Array, common: Array, n_rows: Array) -> Params:
-    """Components of which a site holds less than one row begin again at the center, with the common noise."""
-    assert params.noise is not None
-    gone = vanished(params.weights, n_rows)[..., None]
-    if not gone.any():
-        return params
-    # A noise that all components share is no component's own.
-    noise = params.noise if common.shape[-2] == 1 else np.where(gone, common, params.noise)
-    return params._replace(theta=np.where(gone, center, params.theta), noise=noise)
+def _on(center: Array, theta: Array) -> Array:
+    """(K, ..., R, 1) which estimates are exactly the center."""
+    return np.asarray((theta == center).all(axis=-1, keepdims=True))

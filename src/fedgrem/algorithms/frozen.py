@@ -5,8 +5,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedgrem.algorithms.base import Options, Pull, Traits, vanished
-from fedgrem.algorithms.fedgrem import FedGrEM, Toward, _bounded
+from fedgrem.algorithms.base import Options, Pull, Traits
+from fedgrem.algorithms.centered import Centered
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.state import Toward, bounded_scale, reseeded
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import Family
 from fedgrem.kernels.center import row_norm, shrink, trust_within
@@ -68,33 +70,30 @@ class FrozenCenter(Options):
         self, family: Family, central: Central, uploads: Upload, present: Array
     ) -> tuple[Central, Influence]:
         """Shrink what the site sent towards the center, which stays."""
-        weights, theta, noise = uploads.params
+        weights, theta, _ = uploads.params
         held = central.n_rows[:, None] * self.algorithm.share(weights)
         within = self.penalty / np.sqrt(held)
-        away = away_before = row_norm(family.to_noise(theta - central.center, central.noise))
+        away = row_norm(family.to_noise(theta - central.center, central.noise))
         part: Array | None = None
         if self.between is not None:
             # A site that is too far out to be one of the others is not pulled to what they have in common.
             rows = held / held.shape[-1]
             trusted = trust_within(away * away, self.between + 1.0 / rows, theta.shape[-1])
             part = trusted / (1.0 + rows * self.between)
-        theta = shrink(theta, central.center, within * _bounded(uploads.step_scale), away, part)
+        theta = shrink(theta, central.center, within * bounded_scale(uploads.step_scale), away, part)
+
+        def of_noise(relative: Array, share: Array, start: Array) -> Centered:
+            held = central.n_rows[:, None] * share
+            known = None if self.noise_between is None else held / held.shape[-1] * self.noise_between
+            part = None if known is None else 1.0 / (1.0 + known)
+            shrunk = shrink(relative, start, self.noise_penalty / np.sqrt(held), most=part)
+            return Centered(shrunk, start, np.ones_like(held), np.zeros((), dtype=int), np.zeros(()))
+
+        noise, _, _ = self.algorithm.shrink_noise(family, central, uploads.params, central.noise, of_noise)
         if noise is not None and central.noise is not None:
-            width = theta.shape[-1]
-            relative = family.relative_noise(noise, central.noise, width)
-            rows = held if relative.shape[1] > 1 else central.n_rows[:, None]
-            part_of_noise: Array | None = None
-            if self.noise_between is not None:
-                counted = rows / held.shape[-1] if relative.shape[1] > 1 else rows
-                part_of_noise = 1.0 / (1.0 + counted * self.noise_between)
-            away = row_norm(relative)
-            relative = shrink(
-                relative, np.zeros_like(relative), self.noise_penalty / np.sqrt(rows), away, part_of_noise
+            weights, theta, noise = reseeded(
+                Params(weights, theta, noise), central.center, central.noise, central.n_rows
             )
-            noise = family.absolute_noise(relative, central.noise, width)
-            gone = vanished(weights, central.n_rows)[..., None]
-            noise = noise if noise.shape[1] == 1 else np.where(gone, central.noise, noise)
-            theta = np.where(gone, central.center, theta)
         if self.weights_penalty > 0:
             weights = shrink_weights(
                 weights, self.center.weights, np.array([[self.weights_penalty]]), central.n_rows[:, None]
@@ -102,7 +101,7 @@ class FrozenCenter(Options):
         central = central._replace(params=Params(weights, theta, noise))
         threshold = within / self.algorithm.step_size
         if self.between is not None:
-            threshold = away_before - row_norm(family.to_noise(theta - central.center, central.noise))
+            threshold = away - row_norm(family.to_noise(theta - central.center, central.noise))
         none = np.zeros((), dtype=int)
         return central, Influence(
             np.zeros_like(weights), threshold, np.asarray(self.penalty), none, np.zeros(()), self.between

@@ -80,19 +80,14 @@ class Attacked:
         for k in np.flatnonzero(self._bad & replies.present).tolist():
             name = self.site_names[k]
             lie, true = (map_arrays(lambda leaf, k=k: np.asarray(leaf[k]), m.mail) for m in (replies, honest))
-            told = map_arrays(lambda leaf, like: leaf.astype(like.dtype), lie, true)
-            try:
-                check_reply(
-                    name, ask.task, encode(told), true, exchange=(0, 0), n_rows=self._sizes.get(name),
-                    gaps=self._spec.missing,
-                )  # fmt: skip
-            except MessageError as error:
-                self.refused[name] = str(error)
-                if not ask.optional:
-                    raise RefusedError(name, str(error)) from error
-                present[k] = False
-            else:
-                self._sizes.setdefault(name, float(find(told, "n_rows")))
+            why = why_refused(name, ask.task, lie, true, self._sizes.get(name), gaps=self._spec.missing)
+            if not why:
+                self._sizes.setdefault(name, float(find(lie, "n_rows")))
+                continue
+            self.refused[name] = why
+            if not ask.optional:
+                raise RefusedError(name, why)
+            present[k] = False
         if present.all():
             return replies
 
@@ -102,6 +97,21 @@ class Attacked:
             return found
 
         return Replies(present, map_arrays(blank, replies.mail))
+
+
+def why_refused(name: str, task: str, lie: Any, true: Any, n_rows: float | None, *, gaps: bool) -> str:
+    """What a center behind a network says of a reply that it does not take; empty if it takes it.
+
+    Parameters
+    ----------
+    lie, true : what the site sends, and an honest reply to the same question; n_rows : that it told before.
+    """
+    told = map_arrays(lambda leaf, like: leaf.astype(like.dtype), lie, true)
+    try:
+        check_reply(name, task, encode(told), true, exchange=(0, 0), n_rows=n_rows, gaps=gaps)
+    except MessageError as error:
+        return str(error)
+    return ""
 
 
 def fit_attacked(

@@ -1,16 +1,19 @@
 """Options and arguments of the commands, those that several take worded once, and what an estimator is told of them."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
 from fedgrem.errors import InputError
+
+if TYPE_CHECKING:
+    from fedgrem.data.columns import Column
 
 Command = TypeVar("Command", bound=Callable[..., None])
 Covariance = StrEnum("Covariance", "tied full diag spherical identity")
@@ -140,7 +143,7 @@ class FamilyOptions:
     )] = False  # fmt: skip
     types: Annotated[str | None, option(
         "A=TYPE,B=X|Y,...", "With --table, what columns are: continuous, robust, binary, categorical, count, or their "
-        "levels.", default="read from all sites",
+        "levels; over a network, also the levels of a regression's words.", default="read from all sites",
     )] = None  # fmt: skip
     robust_rows: Annotated[
         bool, option(None, "Rows of no component (far off, a clump, heavy tails) are to move nothing.", "--robust-rows")
@@ -256,6 +259,24 @@ def read_types(text: str | None) -> dict[str, Any]:
             raise InputError(f"--types has {one!r}, expected COLUMN=TYPE or COLUMN=LEVEL|LEVEL.")
         found[name.strip()] = [level.strip() for level in kind.split("|")] if "|" in kind else kind.strip()
     return found
+
+
+def covariates_of_words(types: str | None, columns: Sequence[str] | None) -> "tuple[Column, ...]":
+    """Columns of words with their levels, as they were typed, among those that were named."""
+    from fedgrem.data.columns import CONTINUOUS, declared_columns
+
+    told = read_types(types)
+    if told and columns is None:
+        raise InputError("--types needs --columns: over a network no site shows what its columns hold.")
+    for name, kind in told.items():
+        if isinstance(kind, str):
+            raise InputError(
+                f"--types of a regression names the levels of words, as in {name}=none|mild; got {kind!r}."
+            )
+        if name not in (columns or ()):
+            raise InputError(f"--types names {name!r}, which is not among --columns.")
+    numbers = dict.fromkeys(columns or (), CONTINUOUS)
+    return tuple(column for column in declared_columns(columns or (), numbers | told) if column.levels)
 
 
 def penalty_of(text: str) -> float | str:

@@ -106,7 +106,7 @@ def start(
         bool, option(None, "Answer although few rows have changed since the last fit.", "--accept-changes")
     ] = False,
     table: Annotated[
-        bool, option(None, "Columns may hold words, for fits of mixed columns (sites fit --table).", "--table")
+        bool, option(None, "Columns may hold words: mixed columns, or a regression's.", "--table")
     ] = False,
     foreground: Foreground = False,
 ) -> None:
@@ -186,6 +186,11 @@ def log(
             console.print(
                 f"  {page.masked:,} masked numbers have left, which open in sums over sites only. The keys are "
                 f"{page.keys}: the same at all sites, or the center has put in its own."
+            )
+        if page.far:
+            console.print(
+                f"  {page.far} order(s) were about parameters far from these rows: what was sent was sent back. Where "
+                "all sites must have one answer, a site unlike the others is asked that; else ask the coordinator why."
             )
         for refusal in page.refusals:
             console.print(f"  refused {refusal}", markup=False)

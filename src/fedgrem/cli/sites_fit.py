@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedgrem.cli import options as opt
 from fedgrem.cli.files import Source, check_folder, prepare_network, save
-from fedgrem.cli.options import estimator, listed, read_bounds, read_components
+from fedgrem.cli.options import covariates_of_words, estimator, listed, read_bounds, read_components
 from fedgrem.cli.screen import boxed, notice, print_model, progress_bar, warnings_as_notices
 from fedgrem.errors import InputError
 
@@ -29,6 +29,7 @@ RUNS, DONE = "search_runs", "search_done"
     "fedgrem sites fit study/ --components 5 --algorithm fedgrem --out model/",
     "fedgrem sites fit study/ --components 2:8 --out model/",
     "fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/",
+    'fedgrem sites fit study/ -r 2 --regression --columns age,cp --types "cp=none|mild|severe" --out model/',
     "fedgrem sites fit study/ -r 3 --columns age,bmi --ranges age=0:120,bmi=10:60 --out model/",
     "fedgrem sites fit study/ -r 3 --secure-sums --out model/",
     'fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/',
@@ -94,8 +95,9 @@ def fit(
         raise InputError(f"--secure-sums fits one number of components, got {components}; give a number.")
     options |= {"secure_sums": True} if secure_sums else {}
     options["algorithm"] = algorithm
-    options |= family.told(regression)
     names = listed(columns) or None
+    words = covariates_of_words(family.types, names) if regression and not family.table else ()
+    options |= (replace(family, types=None) if words else family).told(regression)
     if family.table and names is None:
         raise InputError("--table needs --columns and --types: over a network no site shows what its columns hold.")
     if ranges is not None:
@@ -107,7 +109,7 @@ def fit(
     model = estimator(options, regression)
     fixed = isinstance(numbers, int)
     first = model if fixed else candidate(model, min(numbers_of(numbers), default=1))
-    spec = spec_for(first, names, candidate=not fixed)
+    spec = spec_for(first, names, candidate=not fixed, words=words)
     quorum = len(place.sites) // 2 + 1 if min_sites is None else min_sites
     more: dict[str, Any] = {"regression": regression, "options": options, "out": str(out.resolve())}
     more |= {} if fixed else {RUNS: [], DONE: False}
@@ -200,10 +202,10 @@ def next_fit(study: Study, fit: Fit, run: str) -> Fit:
     if number is None:
         search.warn()
         number = search.best
-        spec = spec_for(copy_with(model, n_components=number), columns)
+        spec = spec_for(copy_with(model, n_components=number), columns, words=fit.spec.words)
     else:
-        spec = spec_for(candidate(model, number), columns, candidate=True)
-    spec = replace(spec, score=True, smaller=search.smaller(number))
+        spec = spec_for(candidate(model, number), columns, candidate=True, words=fit.spec.words)
+    spec = replace(spec, score=True, smaller=search.smaller(number), some=search.most if done else 0)
     return fit._replace(spec=spec, more=more | {DONE: done})
 
 

@@ -1,6 +1,6 @@
 """Covariates of words: a column of zeros and ones for every level but the first, named like ``cp=4``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import narwhals as nw
@@ -46,6 +46,11 @@ def with_dummies(X: Any, levels: Levels) -> Any:
     if is_site_list(X):
         return [_expanded(table, levels, f"site {str(k)!r}") for k, table in enumerate(X)]
     return _expanded(X, levels, "the table")
+
+
+def levels_from(words: Sequence[Column]) -> Levels:
+    """Of columns whose levels are agreed on."""
+    return {column.name: np.array(column.levels) for column in words}
 
 
 def _tables(X: Any) -> list[Any]:

@@ -64,11 +64,11 @@ class UnitsPlan(NamedTuple):
         """Whether rows stay as they are."""
         return not self.standardize and not self.intercept
 
-    def of_kept(self, census: Census) -> Census:
-        """What sites say of the columns that the fit is about."""
+    def of_kept(self, census: Census, has_target: bool) -> Census:
+        """What sites say of the columns that the fit is about, and of the response, if there is one."""
         if self.kept is None:
             return census
-        places = list(self.kept)
+        places = [*self.kept, -1] if has_target else list(self.kept)
         return census._replace(
             mean=census.mean[..., places], deviation=census.deviation[..., places], seen=census.seen[..., places]
         )

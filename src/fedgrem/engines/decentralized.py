@@ -133,6 +133,8 @@ class AmongNeighbours(InProcess):
     ``names`` are those of all sites of the study, in the order of ``graph``; None if all are here.
     """
 
+    circle = Neighbours
+
     def __init__(
         self, federation: Federation, spec: FitSpec, graph: Array, precision: float = PRECISION, carry: Carry = carry,
         names: tuple[str, ...] | None = None,
@@ -165,7 +167,8 @@ class AmongNeighbours(InProcess):
             return super().revealed(result)
         assert self._ready is not None
         stacks = [(stack, self._places[places]) for stack, places in self._ready[1]]
-        return with_own_answers(self._spec, result, stacks, [self.own[name] for name in self._names])
+        own = [self.own[name] for name in self._names]
+        return with_own_answers(self._spec, result, stacks, own, self.circle.most_rows)
 
     def ask(self, ask: Ask) -> Replies:
         """Let every site answer for itself, and all of them find the sum."""

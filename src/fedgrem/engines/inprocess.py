@@ -15,7 +15,7 @@ from fedgrem.fit.conversation import Agreed, Ask, Replies
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.private_site import answer as private_answer
 from fedgrem.fit.spec import FitSpec
-from fedgrem.fit.sums import with_own_answers
+from fedgrem.fit.sums import Circle, with_own_answers
 from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, Held, KeyReply, SumOrder, SumReply, answer, key_reply
 from fedgrem.fit.tasks import TASKS
 from fedgrem.fit.units import with_census
@@ -48,6 +48,8 @@ class InProcess:
         named adds no noise.
     draw : where that noise comes from.
     """
+
+    circle = Circle
 
     def __init__(
         self,
@@ -169,7 +171,7 @@ class InProcess:
         assert self._ready is not None
         census = _stack([take_census(site) for site in self._federation.sites])
         own = [self.own[name] for name in self.site_names]
-        found = with_own_answers(self._spec, result, self._ready[1], own)
+        found = with_own_answers(self._spec, result, self._ready[1], own, self.circle.most_rows)
         return with_census(found, census, self._spec.units.constant(census.deviation))
 
     def _width(self, place: int) -> int:
@@ -236,9 +238,12 @@ def _as_slice(places: Array) -> Any:
 def _together(replies: list[Any], places: list[Array], n_sites: int) -> Any:
     """Replies of parts of the sites as one, in site order; NaN for sites that were not asked."""
     where = np.concatenate(places)
+    in_order = len(where) == n_sites and bool((np.diff(where) > 0).all())
 
     def join(*leaves: Array) -> Array:
         found = np.concatenate(leaves)
+        if in_order:
+            return found
         if len(where) == n_sites:
             whole = np.empty_like(found)
         else:

@@ -134,7 +134,7 @@ class BaseFederatedMixture(FittedMixture):
 
                 chosen, search = choose(self, federation, fitted, tell)
             smaller = None if search is None else search.smaller(search.best)
-            some = search is not None
+            some = 0 if search is None else search.most
             result = chosen._run(federation, engine, tell, smaller=smaller, some=some)
             if self.robust_rows == "auto" and not some_stand_out(result, has_target=self._has_target):
                 plain = copy.copy(chosen)
@@ -174,7 +174,7 @@ class BaseFederatedMixture(FittedMixture):
         *,
         candidate: bool = False,
         smaller: Params | None = None,
-        some: bool = False,
+        some: int = 0,
     ) -> FitResult:
         """One fit of a number of components; a candidate is only compared with others."""
         self._check_family(federation)
@@ -184,8 +184,6 @@ class BaseFederatedMixture(FittedMixture):
             if engine != IN_PROCESS:
                 raise InputError("center='sparse' is for fits in process as yet; leave engine out.")
             return run_sparse(spec, lambda one: InProcess(federation, one), on_progress)
-        if engine != IN_PROCESS or spec.ranges is not None:
-            spec = replace(spec, some=False)  # how many there are is not known to the sites' guards beforehand
         if engine != IN_PROCESS and spec.ranges is not None:
             raise InputError("a private fit runs in process, or over a network of sites; leave engine out.")
         if engine == SIMULATOR:
@@ -309,10 +307,19 @@ class BaseFederatedMixture(FittedMixture):
 
     def _check_sparse(self) -> None:
         """Refuse what a center of few columns does not go with."""
-        raise InputError(
-            f"center='sparse' is for FederatedGaussianMixture, and this is a {type(self).__name__}; use another center "
-            "rule, or leave it out."
-        )
+        init = f"{self._theta_name}_init"
+        if not self._picks_columns:
+            raise InputError(
+                "center='sparse' is for FederatedGaussianMixture and FederatedRegressionMixture, and this is a "
+                f"{type(self).__name__}; use another center rule, or leave it out."
+            )
+        if not is_fixed(self.n_components):
+            raise InputError(
+                f"center='sparse' fits other columns for every number of components, and these cannot be compared; "
+                f"give n_components as one number, got {self.n_components!r}."
+            )
+        if getattr(self, init) is not None:
+            raise InputError(f"center='sparse' searches for its columns and starts; leave out {init}.")
 
     def _validate_federation(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Table, Federation]:
         table = gather(X, sites)
@@ -410,19 +417,26 @@ class BaseFederatedMixture(FittedMixture):
         """Of the rows as they came."""
         return [str(name) for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])]
 
+    def _names_of(self, result: FitResult) -> list[str]:
+        """Of the columns that a fit is about."""
+        names = self._column_names()
+        return names if result.columns is None else [names[j] for j in result.columns]
+
     def _column_notes(self, result: FitResult) -> tuple[list[str], list[str]]:
         """Sentences about columns that say nothing at a site, to warn by and to know."""
-        names = self._column_names()
-        if result.columns is not None:
-            names = [names[j] for j in result.columns]
-        grave, _ = column_notes(names, result, {}, (), completed=False)
+        grave, _ = column_notes(self._names_of(result), result, {}, (), completed=False)
         return ([], grave) if self._has_target else (grave, [])  # a covariate may be constant beside an intercept
 
     def _note(self, result: FitResult) -> None:
         """Say what columns are missing or constant at sites, in ``notes_`` and as a warning."""
         grave, mild = self._column_notes(result)
         if not result.columns_stand_out:
-            grave.append("no columns clearly vary together: there may be no components, or too few rows to find them.")
+            how = (
+                "go with the response: it may not depend on any"
+                if self._has_target
+                else ("vary together: there may be no components")
+            )
+            grave.append(f"no columns clearly {how}, or there are too few rows to find them.")
         if self.privacy is not None and not result.converged:
             mild.append(f"{LOST_IN_NOISE[0].upper()}{LOST_IN_NOISE[1:]}.")
         self.notes_ = np.array([*grave, *mild], dtype=str)

@@ -53,6 +53,8 @@ class FittedMixture(WithErrors, BaseEstimator):
     _theta_name: ClassVar[str] = "params"
     """What users call theta: the fitted attribute is ``<name>_`` and the start ``<name>_init``."""
     _has_target: ClassVar[bool] = False
+    _picks_columns: ClassVar[bool] = False
+    """Whether a fit may be about a few columns of many."""
     n_components: Any
     secure_sums: bool = False  # of mixtures that have no such options
     privacy: Any = None

@@ -10,7 +10,6 @@ from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.density import FederatedDensity
 from fedgrem.estimators.parameters import check_choice
-from fedgrem.estimators.selection import is_fixed
 from fedgrem.families.base import Family
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
@@ -126,6 +125,7 @@ class FederatedGaussianMixture(FederatedDensity):
     """
 
     _theta_name: ClassVar[str] = "means"
+    _picks_columns: ClassVar[bool] = True
 
     n_components: Any = field(default=1, kw_only=False)
     covariance_type: str = "tied"
@@ -149,13 +149,7 @@ class FederatedGaussianMixture(FederatedDensity):
                 f"center='sparse' takes columns as independent given the component, and covariance_type="
                 f"{self.covariance_type!r} does not; use 'diag', 'spherical' or 'identity'."
             )
-        if not is_fixed(self.n_components):
-            raise InputError(
-                f"center='sparse' fits other columns for every number of components, and these cannot be compared; "
-                f"give n_components as one number, got {self.n_components!r}."
-            )
-        if self.means_init is not None:
-            raise InputError("center='sparse' searches for its columns and starts; leave out means_init.")
+        super()._check_sparse()
 
     def _missing_allowed(self) -> bool:
         return bool(self.missing == "em")

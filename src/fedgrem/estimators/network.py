@@ -1,10 +1,13 @@
 """An estimator whose fit runs elsewhere: what to send out, and how to take over what comes back."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fedgrem.data.columns import Column, columns_from_plain
+from fedgrem.data.dummies import levels_from
 from fedgrem.data.federation import Federation
 from fedgrem.engines.decentralized import Decentralized
 from fedgrem.engines.remote.declaration import UNNAMED, check_over_network
@@ -25,16 +28,22 @@ ENGINES = (IN_PROCESS, SIMULATOR)
 
 
 def spec_for(
-    model: "BaseFederatedMixture", columns: Sequence[str] | None = None, *, candidate: bool = False
+    model: "BaseFederatedMixture",
+    columns: Sequence[str] | None = None,
+    *,
+    candidate: bool = False,
+    words: tuple[Column, ...] = (),
 ) -> FitSpec:
     """The fit that an estimator would do, in plain words and numbers; refused where it holds code or rows.
 
-    A ``candidate`` is only compared with fits of other numbers of components.
+    A ``candidate`` is only compared with fits of other numbers of components. Of covariates that are ``words`` the
+    levels are agreed on here, because no site shows them.
     """
     model._check_parameters()
     if model.privacy is not None and columns is None:
         raise InputError(UNNAMED)
     spec = model._spec(candidate=candidate, columns=None if columns is None else tuple(columns))
+    spec = replace(spec, words=words)
     check_over_network(spec)
     if getattr(model, f"{model._theta_name}_init") is not None or model.weights_init is not None:
         raise InputError("starts cannot be given to a fit over a network yet; leave them out, or fit in process.")
@@ -84,6 +93,9 @@ def fit_in_simulator(
 def adopt(model: Model, finished: Finished, columns: Sequence[str] | None, search: "Search | None" = None) -> Model:
     """Take over a fit that ran elsewhere, as if it had run here, and how its number of components was found."""
     result: Any = finished.result
+    if words := finished.about.get("words"):
+        regression: Any = model
+        regression._words = levels_from(columns_from_plain(words))
     if columns is None:
         model.n_features_in_ = int(result.theta.shape[-1]) - int(model._units_plan().intercept)
     else:

@@ -178,7 +178,7 @@ def _fit_one(
     chosen.n_components = len(center.weights)
     spec = as_one_site(chosen._spec(), frozen, max(float(model.tol), LEAST_TOL))
     spec = replace(spec, units=model._fitted_plan())
-    census = spec.units.of_kept(take_census(federation.sites[0]))
+    census = spec.units.of_kept(take_census(federation.sites[0]), spec.family.has_target)
     constant = spec.units.constant(census.deviation)
     agreed = Agreed(model._fit_units(), bool(census.gaps or constant.any()))
     result, _ = converse(join(spec, name, center, agreed), InProcess(federation, spec))
@@ -190,7 +190,7 @@ def _fit_one(
 
 def _append(model: "BaseFederatedMixture", result: FitResult) -> None:
     """Add the new site behind the others, in everything that has one entry per site."""
-    seen = sightings(result, has_target=model._has_target)
+    seen = sightings(model._family(), result)
     scores = score(seen, remembered(model))
     verdict = judge(model, scores, seen, result)
     nobody = np.zeros(1)  # it has no part in the center, and leaving it out moves nothing
@@ -209,7 +209,7 @@ def _append(model: "BaseFederatedMixture", result: FitResult) -> None:
     model.site_names_ = np.append(names, np.array(result.site_names, dtype=names.dtype.kind))
     model.site_verdict_ = np.append(model.site_verdict_, verdict)
     model.site_evidence_ = model.site_evidence_ | {
-        key: np.append(model.site_evidence_[key], found[key]) for key in PER_SITE
+        key: np.append(model.site_evidence_[key], found[key]) for key in PER_SITE if key in model.site_evidence_
     }
     model.unsettled_sites_ = np.append(model.unsettled_sites_, np.array(result.unsettled, dtype=str))
     model.history_ = {

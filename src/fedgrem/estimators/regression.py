@@ -60,6 +60,8 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     ----------
     site_names_ : (K,)
     weights_, coef_, intercept_, noise_ : (K, R), (K, R, p), (K, R), (K, R) standard deviations, of gaussian responses
+    informative_columns_ : (q,) with ``FedGrEM(center="sparse")``: places of the covariates that have coefficients,
+        which are those that all of this is about
     levels_ : dict, the levels of every column of words by its name; the first is what the others are compared with
     feature_names_in_ : (p,) names of the covariates of a frame, those of levels like ``cp=4``
     center_, center_weights_ : (R, p) the common center, and the median weights that go with it, (R,)
@@ -84,6 +86,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
 
     _theta_name: ClassVar[str] = "coef"
     _has_target: ClassVar[bool] = True
+    _picks_columns: ClassVar[bool] = True
 
     n_components: Any = field(default=1, kw_only=False)
     response: Literal["gaussian", "binary", "count"] = "gaussian"
@@ -114,6 +117,14 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         if self.intercept == "site" and self.secure_sums:
             raise InputError("secure_sums does not go with intercept='site' yet; leave one of them out.")
         super()._check_parameters()
+
+    def _check_sparse(self) -> None:
+        if self._generalized is not None:
+            raise InputError(
+                f"center='sparse' goes with numbers as responses, and not with response={self.response!r} yet; use "
+                "another center rule, or leave it out."
+            )
+        super()._check_sparse()
 
     def _check_generalized(self) -> None:
         """Refuse what needs a response that is a number."""
@@ -155,7 +166,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
 
     def _column_notes(self, result: FitResult) -> tuple[list[str], list[str]]:
         """A covariate may be constant beside an intercept; what levels are compared with is to be known."""
-        grave, mild = column_notes(self._column_names(), result, {}, dummy_names(self.levels_), completed=False)
+        grave, mild = column_notes(self._names_of(result), result, {}, dummy_names(self.levels_), completed=False)
         compared = [f"Coefficients of {name} are against its level {own[0]!s}." for name, own in self.levels_.items()]
         return [], [*compared, *grave, *mild]
 
@@ -268,12 +279,18 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         table, expected = self._expected(X, sites)
         return split_like(expected, table, X, "expected")
 
+    def _of_fit(self, rows: Array) -> Array:
+        """The columns that the fit is about."""
+        columns = self._fitted_plan().kept
+        return rows if columns is None else rows[:, columns]
+
     def _means(self, lines: Array) -> Array:
         """Expected responses where a component's line, its log odds or its log rate is this."""
         return lines if self._generalized is None else self._generalized.mean(lines)
 
     def _expected(self, X: Any, sites: Any) -> tuple[Any, Array]:
         table, rows = self._rows_to_score(X, sites)
+        rows = self._of_fit(rows)
         expected = np.zeros(len(rows))
         for k, place in enumerate(self._places_for(table, sites is not None)):
             mine = table.site_of_row == k
@@ -312,7 +329,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         """Draw a response and a component for every row of covariates, from one site's mixture or from the center."""
         place = self._index_to_draw_from(site)
         weights, coef, level = self._line(place)
-        rows = np.asarray(self._as_numbers(X, None), dtype=float)
+        rows = self._of_fit(np.asarray(self._as_numbers(X, None), dtype=float))
         generator = check_random_state(self.random_state)
         labels = generator.choice(len(weights), size=len(rows), p=weights / weights.sum())
         mean = self._means((rows * coef[labels]).sum(axis=1) + level[labels])

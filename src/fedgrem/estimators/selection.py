@@ -82,6 +82,11 @@ class Search:
         """The number to choose so far."""
         return best_number(self.curve, self._criterion)
 
+    @property
+    def most(self) -> int:
+        """Components that there may be in all with those that only some sites have."""
+        return self.best + LARGEST
+
     def smaller(self, number: int) -> Params | None:
         """The center of the largest fit so far with no more components than this, for a fit to begin at."""
         below = [one for one in self.tallies if one.n_components <= number]

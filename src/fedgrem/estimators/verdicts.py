@@ -6,6 +6,7 @@ import numpy as np
 
 from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.estimators.privacy import private_verdicts
+from fedgrem.families.base import Family
 from fedgrem.fit.selection import degrees_of_freedom
 from fedgrem.fit.verdicts import (
     AT_CENTER,
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from fedgrem.estimators.base import BaseFederatedMixture
 
 PER_SITE = ("deviance", "fitted", "log_likelihood", "distance", "expected", "limit", "p_distance", "fit", "p_fit",
-            "p_value", "leave_one_out", "in_fit", "log_volume", "cells", "judged_from")  # fmt: skip
+            "p_value", "leave_one_out", "in_fit", "log_volume", "cells", "judged_from", "same", "group",
+            "p_group")  # fmt: skip
 """Of the evidence, what has one entry per site."""
 
 
@@ -51,7 +53,7 @@ def expose_verdicts(model: "BaseFederatedMixture", result: FitResult) -> None:
         model.site_verdict_ = np.broadcast_to(told, len(result.site_names)).copy()
         model.site_evidence_ = {}
         return
-    seen = sightings(result, has_target=model._has_target)
+    seen = sightings(model._family(), result)
     scores = score(seen)
     model.site_verdict_ = judge(model, scores, seen, result)
     volume = log_volume(model, result)
@@ -71,11 +73,11 @@ def log_volume(model: "BaseFederatedMixture", result: FitResult) -> Array:
     return model._log_volume(result.seen, result.scale)
 
 
-def sightings(result: FitResult, *, has_target: bool) -> Sightings:
+def sightings(family: Family, result: FitResult) -> Sightings:
     """What the rounds and the last look say of every site."""
     assert result.look is not None
     assert result.seen is not None
-    cells = result.seen[:, -1] if has_target else result.seen.sum(axis=1)
+    cells = result.seen[:, -1] if family.has_target else result.seen.sum(axis=1)
     own, center = result.look["log_likelihood"], result.look["at_center"]
     fitted = result.n_rows * np.sum(result.weights * result.distance**2, axis=1)
     noise = 0 if result.noise is None else result.noise[0].size
@@ -87,9 +89,12 @@ def sightings(result: FitResult, *, has_target: bool) -> Sightings:
         else noise / result.theta.shape[1] * count
     )
     degrees = float(count * result.theta.shape[2] + noise)
-    return Sightings(
-        result.n_rows, cells, own, 2.0 * (own - center), fitted, degrees, np.asarray((result.seen > 0).all(axis=1))
-    )
+    whole = np.asarray((result.seen > 0).all(axis=1))
+    away = family.to_noise(result.look["theta"] - result.center, result.center_noise)
+    held = np.maximum(result.n_rows[:, None] * result.weights, 1e-3)
+    if result.held is not None:  # compared are components that all have
+        away, held = (leaf[:, result.held.all(axis=0)] for leaf in (away, held))
+    return Sightings(result.n_rows, cells, own, 2.0 * (own - center), fitted, degrees, whole, away, held)
 
 
 def judge(model: "BaseFederatedMixture", scores: Scores, seen: Sightings, result: FitResult) -> Array:
@@ -104,14 +109,15 @@ def evidence(scores: Scores, seen: Sightings, volume: Array, moved: Array, *, in
     Distances are root mean squares over a site's rows, in units of the noise: of where its rows lead from the center
     (``distance``), of what chance and the dispersion of the others explain (``expected``), and beyond which it is
     suspect (``limit``). ``log_volume`` (K,) is what the units of the fit add to each site's log-likelihood. A site of
-    fewer rows than ``judged_from`` is not judged.
+    fewer rows than ``judged_from`` is not judged. Sites of one number ``same`` say nearly the same, those of one number
+    ``group`` stand apart together; -1 where nobody does.
     """
 
     def as_distance(deviance: Array) -> Array:
         return np.asarray(np.sqrt(np.maximum(deviance, 0.0) / seen.n_rows))
 
     return {
-        "distance": as_distance(seen.deviance),
+        "distance": as_distance(np.fmax(seen.deviance, seen.says)),
         "expected": as_distance(scores.expected),
         "limit": as_distance(scores.limit),
         "p_distance": scores.p_distance,
@@ -125,6 +131,9 @@ def evidence(scores: Scores, seen: Sightings, volume: Array, moved: Array, *, in
         "fitted": seen.fitted,
         "cells": seen.cells,
         "judged_from": np.ceil(JUDGED_FROM * seen.degrees * seen.n_rows / np.maximum(seen.cells, 1e-300)),
+        "same": scores.same,
+        "group": scores.group,
+        "p_group": scores.p_group,
         "in_fit": np.full(len(seen.n_rows), in_fit),
         "degrees": seen.degrees,
     }

@@ -338,8 +338,7 @@ class ExponentialFamily:
             if scored:
                 value = np.log(total)
                 value += peak
-                value *= weight
-                told = (value.sum(axis=-1),)
+                told = (np.vecdot(value, weight),)
             np.divide(weight, total, out=total)
             share *= total[:, :, None]
             mass = share.reshape(c, numbers, -1)

@@ -17,8 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit
-from scipy.stats import chi2
+from scipy.special import chdtri, expit, gammaincinv
 
 from fedgrem.data.stack import Block, Stack
 from fedgrem.families.copies import single_rows
@@ -48,7 +47,7 @@ def reach(degrees: int) -> float:
     >>> round(reach(10), 2)
     29.59
     """
-    return float(chi2.isf(TAIL, max(1, degrees)))
+    return float(chdtri(max(1, degrees), TAIL))
 
 
 def _of_rows(function: Callable[[int], float], degrees: Array) -> Array:
@@ -70,7 +69,7 @@ def doubt(degrees: Array) -> Array:
 @lru_cache(maxsize=256)
 def _clean(degrees: int) -> tuple[Array, Array]:
     """Squared distances of clean rows, at equal steps of probability, and what these rows count for."""
-    square = chi2.ppf((np.arange(POINTS) + 0.5) / POINTS, max(1, degrees))
+    square = 2.0 * gammaincinv(0.5 * max(1, degrees), (np.arange(POINTS) + 0.5) / POINTS)
     return square, expit(0.5 * (reach(degrees) - square))
 
 

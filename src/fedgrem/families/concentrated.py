@@ -6,7 +6,7 @@ Were it large, rows far from all components would be near.
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from fedgrem.data.stack import Stack
 from fedgrem.kernels.triangle import safe_cholesky
@@ -59,5 +59,5 @@ def first_variances(stack: Stack, square: Array) -> Array:
 @lru_cache(maxsize=256)
 def _kept_variance(degrees: int) -> float:
     """The variance of clean rows of which those nearest to the middle are kept, relative to that of all."""
-    square = chi2.ppf((np.arange(POINTS) + 0.5) / POINTS * KEPT, degrees)
+    square = 2.0 * gammaincinv(0.5 * degrees, (np.arange(POINTS) + 0.5) / POINTS * KEPT)
     return float(square.mean() / degrees)

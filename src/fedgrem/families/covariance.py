@@ -105,6 +105,10 @@ class Diagonal(LogScales):
         """``(x, x^2)``."""
         return np.concatenate([rows, rows * rows], axis=-1)
 
+    def of_products(self, sums: Array) -> Array:
+        """Sums of the features beyond x, from those of products of two columns, lower triangle."""
+        return np.asarray(sums[..., lower(matrix_size(sums.shape[-1]))[2]])
+
     def quadratic(self, precision: Array) -> Array:
         """By what the features beyond x are multiplied."""
         return -0.5 * precision
@@ -135,6 +139,10 @@ class Spherical(Diagonal):
     def features(self, rows: Array) -> Array:
         """``(x, |x|^2)``."""
         return np.concatenate([rows, np.vecdot(rows, rows)[..., None]], axis=-1)
+
+    def of_products(self, sums: Array) -> Array:
+        """Sums of ``|x|^2``."""
+        return np.asarray(super().of_products(sums).sum(axis=-1, keepdims=True))
 
     def quadratic(self, precision: Array) -> Array:
         """By what the feature beyond x is multiplied."""
@@ -204,6 +212,11 @@ class Cholesky:
         """The noise of the mean covariance over sites ``(K, ...)``, weighted by ``share`` (K,)."""
         return self.from_matrices(np.einsum("k,k...->...", share, self.matrices(noise, 0)))
 
+    def quadratic(self, precision: Array) -> Array:
+        """By what products of two columns are multiplied."""
+        i, j, diagonal = lower(precision.shape[-1])
+        return np.asarray(precision[..., i, j] * np.where(diagonal, -0.5, -1.0))
+
     def scores(self, white: Array) -> Array:
         """Scores in entries of ``L^-1 L'`` of rows ``(..., p)`` in noise units."""
         return products(white) - lower(white.shape[-1])[2]
@@ -236,10 +249,9 @@ class Full(Cholesky):
         """``(x, x x')``, lower triangle."""
         return np.concatenate([rows, products(rows)], axis=-1)
 
-    def quadratic(self, precision: Array) -> Array:
-        """By what the features beyond x are multiplied."""
-        i, j, diagonal = lower(precision.shape[-1])
-        return np.asarray(precision[..., i, j] * np.where(diagonal, -0.5, -1.0))
+    def of_products(self, sums: Array) -> Array:
+        """As they are."""
+        return sums
 
     def variances(self, scatter: Array, held: Array, reg_covar: float) -> Array:
         """Noises ``(..., R, s)`` from scatter matrices ``(..., R, p, p)`` and rows held."""

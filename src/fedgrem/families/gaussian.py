@@ -2,21 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import log, pi
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedgrem.data.stack import Stack
-from fedgrem.families import bounded, concentrated, gaps
-from fedgrem.families.base import ExponentialFamily, kept_by_few, log_weights, with_ones
+from fedgrem.families import bounded, concentrated
+from fedgrem.families.base import ExponentialFamily, Term, kept_by_few, log_weights, with_ones
 from fedgrem.families.covariance import LEAST_MASS, Identity, Scale, lifted
+from fedgrem.families.gaps import LOG_2PI, Gaps, GapsTerm, open_gaps
 from fedgrem.families.information import louis
 from fedgrem.families.seeding import far_rows
 from fedgrem.kernels.triangle import products, symmetric
 from fedgrem.types import Array, Params, Sums
 
-LOG_2PI = log(2.0 * pi)
 NOTHING = 1e-6
 """Rows of which a component holds less, at a site that lies elsewhere, tell nothing of where it is: their mean would be
 that of rows which belong to others, and count fully where sites are averaged."""
@@ -63,11 +62,18 @@ class Gaussian(ExponentialFamily):
     # -- features and natural parameters
 
     def features(self, stack: Stack) -> Array:
-        """``(1, x)``, and squares or products where components differ in their covariance."""
+        """``(1, x)``, and squares or products where covariances are components' own; 1 where cells are missing."""
+        if stack.observed is not None:
+            return np.ones((*stack.weight.shape, 1))
         return with_ones(self.covariance.features(stack.rows))
 
     def rest(self, stack: Stack) -> Array:
-        """With one covariance for all, ``x x'`` is no component's; with the identity, its trace."""
+        """With one covariance for all, ``x x'`` is no component's; with the identity, its trace.
+
+        Where cells are missing, the number of those that are not.
+        """
+        if stack.observed is not None:
+            return np.asarray((stack.weight * self.row_size(stack)).sum(axis=1, keepdims=True))
         if not self._tied:
             return np.zeros((len(stack), 0))
         weight = stack.weight[:, None]
@@ -77,17 +83,21 @@ class Gaussian(ExponentialFamily):
         return np.asarray((weight @ products(stack.rows))[:, 0])
 
     def open(self, stack: Stack | None, noise: Array | None, n_features: int) -> Any:
-        """Factors of the covariances; where cells are missing, those of what is seen."""
-        scale = None if noise is None else self.covariance.open(noise, n_features)
+        """Factors of the covariances; where cells are missing, precisions of what is seen."""
         if stack is None or stack.observed is None:
-            return scale
-        if noise is not None:
-            return gaps.open_gaps(stack, scale, self.covariance.matrices(noise, n_features))
-        identity = np.broadcast_to(np.eye(n_features), (len(stack), 1, n_features, n_features))
-        return gaps.open_gaps(stack, None, identity)
+            return None if noise is None else self.covariance.open(noise, n_features)
+        known = np.broadcast_to(np.eye(n_features), (len(stack), 1, n_features, n_features))
+        covariance = known if noise is None else self.covariance.matrices(noise, n_features)
+        return open_gaps(stack, covariance, tuple(range(n_features)))
 
-    def natural(self, weights: Array, theta: Array, scale: Scale | None) -> Array:
+    def terms(self, stack: Stack, params: Params, scale: Any) -> tuple[Term, ...]:
+        """Where cells are missing, all that depends on the row."""
+        return (GapsTerm(scale, params.theta),) if isinstance(scale, Gaps) else ()
+
+    def natural(self, weights: Array, theta: Array, scale: Scale | Gaps | None) -> Array:
         """``log w - theta' P theta / 2, P theta``, and the quadratic part where it is a component's own."""
+        if isinstance(scale, Gaps):
+            return log_weights(weights)[..., None]
         if scale is None:
             slopes = theta
         elif scale.precision.ndim == scale.log_scale.ndim + 1:  # columns are apart
@@ -107,8 +117,10 @@ class Gaussian(ExponentialFamily):
         )
         return np.concatenate([(offset - scale.log_scale)[..., None], slopes, quadratic], axis=-1)
 
-    def rows_part(self, rest: Array, n_rows: Array, scale: Scale | None) -> Array:
+    def rows_part(self, rest: Array, n_rows: Array, scale: Scale | Gaps | None) -> Array:
         """The sum over rows of ``-x' P x / 2`` where all components share P, and of the constant."""
+        if isinstance(scale, Gaps):
+            return np.asarray(-0.5 * LOG_2PI * rest[..., 0])
         if scale is None:
             return np.asarray(-0.5 * (rest[..., 0] + rest[..., 1] * LOG_2PI))
         constant = -0.5 * n_rows * scale.white.shape[-1] * LOG_2PI
@@ -117,8 +129,10 @@ class Gaussian(ExponentialFamily):
         square = np.einsum("...ij,...ij->...", scale.precision[..., 0, :, :], symmetric(rest))
         return np.asarray(constant - n_rows * scale.log_scale[..., 0] - 0.5 * square)
 
-    def row_part(self, stack: Stack, scale: Scale | None, lead: tuple[int, ...]) -> Array:
+    def row_part(self, stack: Stack, scale: Scale | Gaps | None, lead: tuple[int, ...]) -> Array:
         """The same of every row."""
+        if isinstance(scale, Gaps):
+            return np.asarray(-0.5 * LOG_2PI * self.row_size(stack)).reshape(len(stack), *(1,) * (len(lead) - 1), -1)
         rows = stack.rows.reshape(len(stack), *(1,) * (len(lead) - 1), *stack.rows.shape[1:])
         constant = -0.5 * rows.shape[-1] * LOG_2PI
         if not self._tied:
@@ -132,8 +146,8 @@ class Gaussian(ExponentialFamily):
 
     def crest(self, stack: Stack, scale: Any, lead: tuple[int, ...]) -> Array:
         """At the mean."""
-        if isinstance(scale, gaps.Gaps):
-            return gaps.crest(stack, scale)
+        if isinstance(scale, Gaps):
+            return scale.crest(lead)
         height = -0.5 * stack.rows.shape[-1] * LOG_2PI
         return np.full((*lead, 1, 1), height) if scale is None else np.asarray(height - scale.log_scale[..., None])
 
@@ -147,7 +161,8 @@ class Gaussian(ExponentialFamily):
 
     def rest_rows(self, stack: Stack) -> Array:
         """Products, where all components share a covariance that is estimated."""
-        return products(stack.rows) if self._tied and not self._known else super().rest_rows(stack)
+        own = self._tied and not self._known and stack.observed is None
+        return products(stack.rows) if own else super().rest_rows(stack)
 
     # -- the M-step
 
@@ -184,33 +199,27 @@ class Gaussian(ExponentialFamily):
 
     def expect(self, stack: Stack, params: Params, scale: Any = None, *, scored: bool = True) -> Sums:
         """The E-step; where cells are missing, on what is expected of them given the rest of their row."""
+        sums = super().expect(stack, params, scale, scored=scored)
         if stack.observed is None:
-            return super().expect(stack, params, scale, scored=scored)
-        if scale is None:
-            scale = self.open(stack, params.noise, stack.rows.shape[-1])
-        return gaps.expect(self, self.covariance, stack, params, scale)
-
-    def row_scores(self, stack: Stack, params: Params) -> tuple[Array, Array]:
-        """Posteriors and log-likelihoods of every row, of what is seen of it."""
-        if stack.observed is None:
-            return super().row_scores(stack, params)
-        scale = self.open(stack, params.noise, stack.rows.shape[-1])
-        share, value = gaps.row_scores(stack, params, scale)
-        if not self.robust_rows:
-            return share, value
-        return bounded.lowered(share, value, bounded.ground_of(self, stack, params, scale))
+            return sums
+        whole, second = np.split(sums.features, [1 + stack.rows.shape[-1]], axis=-1)
+        if not self._tied:
+            own = np.concatenate([whole, self.covariance.of_products(second)], axis=-1)
+            return Sums(own, np.zeros((*sums.log_likelihood.shape, 0)), sums.log_likelihood)
+        rest = np.zeros((*sums.log_likelihood.shape, 2)) if self._known else second.sum(axis=-2)
+        return Sums(whole, rest, sums.log_likelihood)
 
     def information(self, stack: Stack, params: Params) -> Array:
         """By the scores of every row; where cells are missing, the covariance is taken as known."""
-        if stack.observed is not None:
-            return gaps.information(stack, params, self.open(stack, params.noise, stack.rows.shape[-1]))
         n_features = stack.rows.shape[-1]
-        scale = self.open(None, params.noise, n_features)
+        scale = self.open(stack, params.noise, n_features)
         posterior, _ = self.row_scores(stack, params)
-        held = (posterior * stack.weight[:, None]).sum(axis=-1)
+        mass = posterior * stack.weight[:, None]
 
         def scores(k: int, rows: Array, r: int) -> tuple[Array, Array | None]:
             away = stack.rows[k, rows] - params.theta[k, r]
+            if isinstance(scale, Gaps):
+                return scale.pulled(k, r, rows, away), None
             if scale is None:
                 return away, None
             c = 0 if self._tied else r
@@ -219,6 +228,9 @@ class Gaussian(ExponentialFamily):
             back = white @ one.white[0] if one.white.ndim == 3 else white * one.white
             return back, self.covariance.scores(white)
 
+        if isinstance(scale, Gaps):
+            return louis(stack, params, posterior, scores, scale.seen_by(mass), None)
+        held = mass.sum(axis=-1)
         if scale is None:
             return louis(stack, params, posterior, scores, held[..., None, None] * np.eye(n_features), None)
         matrix = scale.precision if scale.white.ndim == 4 else scale.precision[..., None] * np.eye(n_features)

@@ -14,8 +14,9 @@ import numpy as np
 from fedgrem.data.columns import BINARY, CATEGORICAL, CONTINUOUS, COUNT, ROBUST, Column
 from fedgrem.data.stack import Stack
 from fedgrem.families.base import ExponentialFamily, Term, log_weights
-from fedgrem.families.continuous import LOG_2PI, Apart, GapsTerm, Together, patterns_of, precisions
+from fedgrem.families.continuous import Apart, Together
 from fedgrem.families.covariance import Diagonal, Scale, lifted
+from fedgrem.families.gaps import LOG_2PI, Gaps, GapsTerm, open_gaps
 from fedgrem.families.information import louis
 from fedgrem.families.parts import Categories, Counts, Part, about_middle
 from fedgrem.families.seeding import far_places
@@ -33,8 +34,8 @@ class Opened(NamedTuple):
     """Of continuous columns."""
     robust: Scales | None
     """Of robust ones."""
-    gaps: bool
-    """Whether cells of correlated columns are missing."""
+    gaps: Gaps | None
+    """Where cells of correlated columns are missing."""
 
 
 class Layout(NamedTuple):
@@ -136,16 +137,15 @@ class Table(ExponentialFamily):
     def _seen(self, stack: Stack) -> Array:
         return np.ones(stack.rows.shape, dtype=bool) if stack.observed is None else stack.observed
 
-    def _gaps(self, stack: Stack | None) -> bool:
-        return stack is not None and stack.observed is not None and isinstance(self.layout.continuous, Together)
-
     def features(self, stack: Stack) -> Array:
         """1 and those of the parts; robust columns have none, and correlated ones none where cells are missing."""
         seen, continuous = self._seen(stack), self.layout.continuous
         found = [np.ones((*stack.rows.shape[:-1], 1))]
         found += [part.features(stack.rows, seen) for part, _, _ in self.layout.plain]
-        if continuous is not None and not self._gaps(stack):
+        if isinstance(continuous, Apart):
             found.append(continuous.features(stack.rows, seen))
+        elif continuous is not None and stack.observed is None:
+            found.append(continuous.features(stack.rows))
         return np.concatenate(found, axis=-1)
 
     def _constant(self, stack: Stack) -> Array:
@@ -174,10 +174,14 @@ class Table(ExponentialFamily):
         """Factors of covariances, scales and degrees of freedom."""
         lay = self.layout
         if noise is None:
-            return Opened(None, None, False)
+            return Opened(None, None, None)
         scale = self.covariance.open(noise[..., lay.noise[0]], self._n_continuous) if lay.continuous else None
         robust = lay.robust.open(noise[..., lay.noise[1]]) if lay.robust else None
-        return Opened(scale, robust, self._gaps(stack))
+        gaps = None
+        if stack is not None and stack.observed is not None and isinstance(lay.continuous, Together):
+            covariance = self.covariance.matrices(noise[..., lay.noise[0]], self._n_continuous)
+            gaps = open_gaps(stack, covariance, lay.continuous.columns)
+        return Opened(scale, robust, gaps)
 
     @property
     def _n_continuous(self) -> int:
@@ -190,7 +194,7 @@ class Table(ExponentialFamily):
         own = theta[..., lay.theta[0]]
         if isinstance(lay.continuous, Apart) and scale.scale is not None:
             found.append(lay.continuous.natural(own, scale.scale))
-        elif isinstance(lay.continuous, Together) and scale.scale is not None and not scale.gaps:
+        elif isinstance(lay.continuous, Together) and scale.scale is not None and scale.gaps is None:
             constant, slopes = lay.continuous.natural(own, scale.scale.precision)
             offset = offset + constant - scale.scale.log_scale
             found.append(slopes)
@@ -199,21 +203,12 @@ class Table(ExponentialFamily):
     def terms(self, stack: Stack, params: Params, scale: Opened) -> tuple[Term, ...]:
         """Correlated columns where cells are missing, and robust ones."""
         lay, found = self.layout, list[Term]()
-        if scale.gaps and isinstance(lay.continuous, Together) and scale.scale is not None:
-            features = stack.derive((self, "cells"), self._cells)
-            patterns = patterns_of(stack, lay.continuous.columns)
-            factor = scale.scale.factor
-            matrices = factor @ factor.swapaxes(-1, -2)
-            theta = params.theta[..., lay.theta[0]]
-            found.append(GapsTerm(lay.continuous, features, patterns, theta, matrices))
+        if scale.gaps is not None:
+            found.append(GapsTerm(scale.gaps, params.theta[..., lay.theta[0]]))
         if lay.robust is not None and scale.robust is not None:
             rows, seen = stack.derive((self, "robust cells"), self._robust_cells)
             found.append(RobustTerm(rows, seen, params.theta[..., lay.theta[1]], scale.robust))
         return tuple(found)
-
-    def _cells(self, stack: Stack) -> Array:
-        assert isinstance(self.layout.continuous, Together)
-        return self.layout.continuous.features(stack.rows, self._seen(stack))
 
     def _robust_cells(self, stack: Stack) -> tuple[Array, Array]:
         assert self.layout.robust is not None
@@ -352,7 +347,6 @@ class Table(ExponentialFamily):
         own, far = lay.theta
         told, of_noise = sums.features, []
         shared = bool(self.covariance.shared)
-        matrices = listed = None
         if opened.scale is not None and isinstance(lay.continuous, Apart):
             complete[..., own, own] = lay.continuous.curved(
                 told[..., lay.sums[0]], params.theta[..., own], opened.scale
@@ -363,10 +357,8 @@ class Table(ExponentialFamily):
             counted = np.maximum(held, 1.0)[..., None]
             of_noise.append(counted * self.covariance.information(self._n_continuous))
             complete[..., own, own] = sums.held[..., None, None] * opened.scale.precision
-            if opened.gaps:
-                factor = opened.scale.factor
-                matrices, listed = self._of_patterns(stack, factor @ factor.swapaxes(-1, -2), n_components)
-                complete[..., own, own] = self._seen_by(stack, posterior, matrices, listed)
+            if opened.gaps is not None:
+                complete[..., own, own] = opened.gaps.seen_by(posterior * stack.weight[:, None])
         if opened.robust is not None and lay.robust is not None:
             complete[..., far, far] = lay.robust.curved(told[..., lay.sums[1]], opened.robust)
             of_noise.append(lay.robust.of_noise(told[..., lay.sums[1]], opened.robust, shared))
@@ -384,8 +376,8 @@ class Table(ExponentialFamily):
                 noises.append(noise)
             elif opened.scale is not None and lay.continuous is not None:
                 away = cells[:, lay.continuous.columns] - theta[own]
-                if matrices is not None and listed is not None:
-                    found[:, own] = (matrices[k][r][listed[k][rows]] @ away[..., None])[..., 0]
+                if opened.gaps is not None:
+                    found[:, own] = opened.gaps.pulled(k, r, rows, away)
                     noises.append(np.zeros((len(rows), lay.noise[0].stop)))
                 else:
                     white = away @ opened.scale.white[k, c].T
@@ -400,28 +392,6 @@ class Table(ExponentialFamily):
 
         known = np.concatenate(of_noise, axis=-1) if of_noise else None
         return louis(stack, params, posterior, scores, complete, known)
-
-    def _of_patterns(self, stack: Stack, covariance: Array, n_components: int) -> tuple[list[Array], list[Array]]:
-        """Of every site, the precisions ``(R, U, p, p)`` of what is seen, and the pattern of every row."""
-        assert self.layout.continuous is not None
-        matrices, listed = [], []
-        for k, patterns in enumerate(patterns_of(stack, self.layout.continuous.columns)):
-            found = precisions(patterns, covariance[k]).matrix
-            matrices.append(np.broadcast_to(found, (n_components, *found.shape[1:])))
-            of_row = np.empty(stack.size, dtype=int)
-            for u, pattern in enumerate(patterns):
-                of_row[pattern.places] = u
-            listed.append(of_row)
-        return matrices, listed
-
-    def _seen_by(self, stack: Stack, posterior: Array, matrices: list[Array], listed: list[Array]) -> Array:
-        """(c, R, p, p) sums over rows of the precisions of what is seen."""
-        found = []
-        for k, of_row in enumerate(listed):
-            mass = posterior[k] * stack.weight[k]
-            by_pattern = np.stack([np.bincount(of_row, m, minlength=matrices[k].shape[1]) for m in mass])
-            found.append(np.einsum("ru,rupq->rpq", by_pattern, matrices[k]))
-        return np.stack(found)
 
     # -- starts
 

@@ -78,12 +78,15 @@ class Engine(Protocol):
 class Cost:
     """Exchanges, and numbers sent and received, by what they were for."""
 
-    ROUNDS = ("step", "private_step", "network_step")
+    ROUNDS = ("step", "private_step", "network_step", "sum_round")
+    SUMS = ("sum_begin", "sum_round", "sum_pass")
+    """Asked for the choice of the penalty, which ends with ``sum_gain``, and again for the fit."""
     PURPOSES = (
-        ("census", ("census",)),
+        ("census", ("census", "sum_keys", "sum_middle")),
         ("columns", ("variation", "contrast")),
-        ("start", ("size", "start", "compare", "joint_start", "network_start", "network_match")),
-        ("penalty", ("path_step", "path_score", "weights_score")),
+        ("start", ("size", "start", "compare", "joint_start", "network_start", "network_match", "sum_guess")),
+        ("penalty", ("path_step", "path_score", "weights_score", "sum_gain")),
+        ("pass", ("sum_begin", "sum_pass", "sum_end")),
         ("some", ("birth", "hold")),
         ("held_down", ("held_down",)),
         ("look", ("look",)),
@@ -104,6 +107,9 @@ class Cost:
         self.numbers[ask.task] = self.numbers.get(ask.task, 0) + numbers
         if ask.task in self.ROUNDS:
             self.last_round = numbers
+        if ask.task == "sum_gain":
+            for found in (self.exchanges, self.numbers):
+                found["sum_gain"] += sum(found.pop(task, 0) for task in self.SUMS)
 
     def as_dict(self) -> dict[str, int]:
         """By purpose."""

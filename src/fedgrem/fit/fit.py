@@ -13,7 +13,7 @@ from fedgrem.fit.penalty import choose_penalty
 from fedgrem.fit.private import private_fit
 from fedgrem.fit.rounds import play_rounds, result_of
 from fedgrem.fit.selection import center_of, leads
-from fedgrem.fit.some import components_of_some
+from fedgrem.fit.some import components_of_some, every_message
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import Starts, find_starts, grown
 from fedgrem.fit.sums import Circle, secure_fit
@@ -22,19 +22,22 @@ from fedgrem.fit.units import common_units, with_census
 from fedgrem.types import Central, FitResult, Params, map_arrays
 
 
-def fit(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
-    """The center's side of a fit: units, starts, penalty, rounds, a last look, standard errors."""
+def fit(spec: FitSpec, names: tuple[str, ...], *, rehearsed: bool = False) -> Phase[FitResult]:
+    """The center's side of a fit: units, starts, penalty, rounds, a last look, standard errors.
+
+    Where it is ``rehearsed``, every kind of message is sent that may come, whatever the answers.
+    """
     if spec.ranges is not None:
         return (yield from private_fit(spec, names))
     if spec.secure_sums:
         return (yield from secure_fit(spec, Circle(names)))
     agreed, census = yield from common_units(spec, names)
-    result = yield from with_agreement(_in_units(spec, names), agreed)
+    result = yield from with_agreement(_in_units(spec, names, rehearsed), agreed)
     result = with_census(result, census, spec.units.constant(census.deviation))
     return result if agreed.units is None else result._replace(location=agreed.units.location, scale=agreed.units.scale)
 
 
-def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
+def _in_units(spec: FitSpec, names: tuple[str, ...], rehearsed: bool) -> Phase[FitResult]:
     n_sites = len(names)
     starts = yield from find_starts(spec, names)
     traits, params, path = spec.algorithm.traits, starts.params, {}
@@ -65,18 +68,18 @@ def _in_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[FitResult]:
         other = yield from _played(spec, names, start, starts, pull, shrunk=shrunk)
         if leads(other[1], result, pooled=traits.pools_rows):
             central, result = other
-    if spec.some and n_sites >= FEWEST and (shrunk or spec.estimates_pull):
+    if spec.some and n_sites >= FEWEST and (shrunk or spec.estimates_pull or (rehearsed and traits.pulls)):
 
         def play(start: Params, pull: Pull) -> Phase[tuple[Central, FitResult]]:
             return _played(spec, names, start, starts, pull, shrunk=True)
 
         tried = central, result
-        if spec.estimates_pull and not (shrunk and pulled.all()):
+        if spec.estimates_pull and (rehearsed or not (shrunk and pulled.all())):
             # Sites may seem to have nothing in common, for want of a component that some of them have.
             infinite = np.asarray(np.inf)
             pull = pull._replace(penalty=infinite, noise_penalty=infinite, pulled=everyone(n_sites))
             tried = yield from play(params, pull)
-        tried = yield from components_of_some(spec, *tried, pull, play)
+        tried = yield from (every_message if rehearsed else components_of_some)(spec, *tried, pull, play)
         if tried[1].held is not None:
             central, result = tried
             changed = {"penalty": pull.penalty, "noise_penalty": pull.noise_penalty, "local_only": ~pull.pulled}

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.fedgrem import LEAST_PART, LEAST_STEP_SCALE
+from fedgrem.algorithms.fedgrem import LEAST_PART
+from fedgrem.algorithms.state import LEAST_STEP_SCALE
 from fedgrem.errors import InputError, PausedError
 from fedgrem.fit.conversation import Ask, Phase, Progress
 from fedgrem.fit.sums import Circle
@@ -34,7 +35,7 @@ from fedgrem.fit.sums_site import (
     unpacked,
 )
 from fedgrem.fit.tasks import MOST_PER_ROW
-from fedgrem.kernels.center import row_norm
+from fedgrem.kernels.center import MOST_ROWS, row_norm
 from fedgrem.kernels.gossip import SLACK
 from fedgrem.kernels.passes import ClippedSums
 from fedgrem.types import Array, map_arrays
@@ -56,6 +57,7 @@ class Neighbours(Circle):
     """The sites of a fit that add up among themselves."""
 
     what, remedy = "fits without a server", "leave out engine"
+    most_rows = MOST_ROWS  # nobody sees what a site claims but its neighbours, who can only hold it to this
 
     def meet(self) -> Phase[None]:
         """See that all have the same columns."""

@@ -14,7 +14,7 @@ import numpy as np
 from fedgrem.algorithms.base import Algorithm, Pull, full_penalty, middle_weights
 from fedgrem.algorithms.center_rules import MOST_BAD, pool_weights
 from fedgrem.fit.conversation import Ask, Phase, Progress, everyone
-from fedgrem.fit.rounds import in_errors
+from fedgrem.fit.rounds import Near, movements
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import Starts
 from fedgrem.fit.tasks import MOST_PER_ROW, PathReply, PathRequest, ScoreReply, ScoreRequest
@@ -270,7 +270,7 @@ def walk(
         replies = yield Ask("path_step", PathRequest(parts, mail), told)
         reply: PathReply = replies.mail
         after, _ = algorithm.central_step(family, central, reply.fits, replies.present)
-        moved = in_errors(family, central.params, after)
+        _, moved = movements(family, central.params, after, Near.of(family, after))
         central = after
         if np.quantile(moved, MOST_MOVED, axis=0).max() < SETTLED:
             break

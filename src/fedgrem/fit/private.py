@@ -41,8 +41,10 @@ CLEAR, MOST = 3.0, 0.7
 """The same where many counts are looked at, and the part of the rows that these are to be of."""
 LOST = 1.2
 """Of the variance of a column, noise in second moments from which on a start is more often wrong than right."""
+HELD = 4.0
+"""Times the noise in the mass of a component, that the middle site is to hold of it: fewer rows are likely nobody's."""
 LOST_IN_NOISE = (
-    "the start of this fit was lost in noise, and what follows from it says little: give more epsilon, rows or sites, "
+    "this fit, or a component of it, was lost in noise, and what it says is little: give more epsilon, rows or sites, "
     "narrower ranges, or fewer columns and components"
 )
 ENOUGH = 3.0
@@ -303,6 +305,8 @@ class _Steps:
         self.mass, self.estimate = np.zeros(self.params.weights.shape), self.params.theta
         """(K, R), (K, R, p) means over the steps that count."""
         self.records: list[RoundRecord] = []
+        self.clear = about.clear
+        """Whether every component holds clearly more rows of the middle site than noise alone would say."""
 
     def play(self) -> Phase[FitResult]:
         """All steps, each from where the one before it led."""
@@ -338,7 +342,9 @@ class _Steps:
             self.center = within_ranges(self.spec, self.center + moved @ factor.T)
         self._estimate_noise(number, sums, noise, factor)
         here, white = self.circle.here, np.linalg.inv(factor)
-        held = np.maximum(self.mass, np.maximum(SURE * of_mass / sqrt(kept + 1), 1.0))
+        of_mass = of_mass / sqrt(kept + 1)
+        self.clear = self.about.clear and bool(np.all(median(self.mass[here]) >= HELD * median(of_mass[here])))
+        held = np.maximum(self.mass, np.maximum(SURE * of_mass, 1.0))
         rows = 1.0 / (variance / slope**2 / held + np.square(of_way / (slope * held)) / (kept + 1))
         rows = np.where(here[:, None], rows, 1e-9)
         theta = np.where(here[:, None, None], self.estimate, self.center) @ white.T
@@ -352,7 +358,7 @@ class _Steps:
         self.center = found.center @ factor.T
         on = (found.shrunk == found.center).all(axis=-1, keepdims=True)
         shrunk = np.where(on, self.center, found.shrunk @ factor.T)
-        self.params = Params(self._weights(of_mass / sqrt(kept + 1)), shrunk)
+        self.params = Params(self._weights(of_mass), shrunk)
         return _Found(found, rows, theta)
 
     def _split(self, sums: Array) -> tuple[Array, Array, Array]:
@@ -422,7 +428,7 @@ class _Steps:
         say = found.trust * rows / (1.0 + rows * found.between) * self.circle.here[:, None]
         of_center = 1.0 / np.maximum(say.sum(axis=0), 1e-300)
         variance = (1.0 - part) / rows + np.square(part) * of_center
-        if not self.about.clear:
+        if not self.clear:
             variance, of_center = np.full_like(variance, np.nan), np.full_like(of_center, np.nan)
         n_rows = np.maximum(self.mass.sum(axis=1), 1.0)
         threshold = part * row_norm(last.theta - found.center)
@@ -443,7 +449,7 @@ class _Steps:
             distance=distance,
             n_rows=n_rows,
             n_rounds=len(self.records),
-            converged=self.about.clear,
+            converged=self.clear,
             unsettled=(),
             history=history,
             influence=Influence(say, threshold, np.zeros(()), found.iterations, found.gap, found.between),

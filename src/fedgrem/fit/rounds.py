@@ -1,6 +1,6 @@
 """The rounds: local steps, a central step and bookkeeping, until the sites have settled."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,7 +46,26 @@ class RoundRecord(NamedTuple):
     """() gradient norm of the central problem at its solution, in units of the common noise: the certificate."""
 
 
-Shared: TypeAlias = tuple[Array, Array, Array]
+class Near(NamedTuple):
+    """Where the components of the sites are, and how many rows tell of them."""
+
+    distance: Array
+    """(K, ..., R) from the center, in units of the common noise; 0 for those on it."""
+    held: Array
+    """(K, ..., R) rows that a component holds."""
+    common: Array
+    """(..., R) rows that all hold that sit on the center."""
+    units: Any
+    """The common noise, opened; None where it is known."""
+
+    @classmethod
+    def of(cls, family: Family, central: Central) -> "Near":
+        """From what the center holds."""
+        weights, theta, _ = central.params
+        units = None if central.noise is None else family.open(None, central.noise, theta.shape[-1])
+        distance = row_norm(family.whiten(theta - central.center, units))
+        held = np.maximum(weights * central.n_rows.reshape(-1, *(1,) * (weights.ndim - 1)), 1.0)
+        return cls(distance, held, np.where(distance == 0.0, held, 0.0).sum(axis=0), units)
 
 
 class Patience:
@@ -126,8 +145,8 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
         replies = yield Ask("step", mail, told, to=None if asked.all() else asked, optional=True)
         uploads: Upload = patience.heard(family, central, replies.mail, replies.present)
         after, influence = algorithm.central_step(family, central, uploads, replies.present)
-        shared = shared_rows(after)
-        last = _record(family, central, answered, after, uploads, influence, replies.present, last, shared)
+        near = Near.of(family, after)
+        last = _record(family, central, answered, after, uploads, influence, replies.present, last, near)
         records.append(last)
         answered, central, waiting = keep_absent(after.params, answered, replies.present), after, waiting & ~asked
         movement = float(median(last.movement))
@@ -135,8 +154,8 @@ def play_rounds(spec: FitSpec, central: Central, names: tuple[str, ...]) -> Phas
         if waiting.any():
             continue
         center_settled = bool(
-            np.max(_relative(begun.center, after.center)) < spec.tol
-            or _center_in_errors(family, begun, after, shared) < errors
+            _relative(begun.center, after.center).max() < spec.tol
+            or _center_in_errors(family, begun, after, near) < errors
         )
         begun, waiting = after, everyone(n_sites)
         moving = int((~settled).sum())
@@ -167,7 +186,7 @@ def _record(
     influence: Influence,
     present: Array,
     last: RoundRecord,
-    shared: Shared,
+    near: Near,
 ) -> RoundRecord:
     everyone_answered = bool(present.all())
 
@@ -175,69 +194,47 @@ def _record(
         """What is new of the sites that answered, and what was last known of the others."""
         return new if everyone_answered else np.where(present, new, old)
 
+    movement, in_errors = movements(family, answered, after, near)
     return RoundRecord(
         log_likelihood=heard(uploads.log_likelihood, last.log_likelihood),
-        movement=heard(_movement(answered, after.params), last.movement),
-        center_movement=np.max(_relative(before.center, after.center)),
+        movement=heard(movement, last.movement),
+        center_movement=_relative(before.center, after.center).max(),
         penalty=np.asarray(influence.penalty),
-        distance=distances(family, after).max(axis=1),
+        distance=near.distance.max(axis=1),
         solver_iterations=influence.iterations,
-        movement_in_errors=heard(in_errors(family, answered, after, shared), last.movement_in_errors),
+        movement_in_errors=heard(in_errors, last.movement_in_errors),
         solver_gap=influence.gap,
     )
 
 
-def shared_rows(central: Central) -> Shared:
-    """Rows held (K, ..., R), whether a component sits on the center, and the rows of all that do (..., R)."""
-    weights = central.params.weights
-    held = np.maximum(weights * central.n_rows.reshape(-1, *(1,) * (weights.ndim - 1)), 1.0)
-    there = (central.params.theta == central.center).all(axis=-1)
-    return held, there, np.where(there, held, 0.0).sum(axis=0)
-
-
-def in_errors(family: Family, before: Params, after: Central, shared: Shared | None = None) -> Array:
-    """Movement of the sites ``(K, ...)`` in units of about their standard errors.
+def movements(family: Family, before: Params, after: Central, near: Near) -> tuple[Array, Array]:
+    """How far the sites moved, ``(K, ...)``: relative to where they were, and in units of about their standard errors.
 
     Those of a parameter in units of the noise are about ``1 / sqrt(rows)``, of the rows that a component holds: at one
     site or, where components sit on the center, at all of these together.
     """
     params = after.params
     rows = after.n_rows.reshape(-1, *(1,) * (params.weights.ndim - 1))
-    held, there, common = shared_rows(after) if shared is None else shared
-    theta = row_norm(family.to_noise(params.theta - before.theta, after.noise))
-    theta *= np.sqrt(np.where(there, common, held))
+    theta, weights = params.theta - before.theta, np.abs(params.weights - before.weights)
+    relative = np.maximum(row_norm(theta) / (1.0 + row_norm(before.theta)), weights).max(axis=-1)
+    known = np.sqrt(np.where(near.distance == 0.0, near.common, near.held))
     of_weights = np.sqrt(np.maximum(params.weights * (1.0 - params.weights), 1.0 / rows) / rows)
-    weights = np.abs(params.weights - before.weights) / of_weights
-    moved = np.maximum(theta, weights).max(axis=-1)
+    in_errors = np.maximum(row_norm(family.whiten(theta, near.units)) * known, weights / of_weights).max(axis=-1)
     if params.noise is not None and before.noise is not None:
-        noise = np.abs(params.noise - before.noise).max(axis=(-2, -1)) * np.sqrt(2.0 * rows[..., 0])
-        moved = np.maximum(moved, noise)
-    return np.asarray(moved)
+        noise = np.abs(params.noise - before.noise).max(axis=(-2, -1))
+        relative = np.maximum(relative, noise)
+        in_errors = np.maximum(in_errors, noise * np.sqrt(2.0 * rows[..., 0]))
+    return relative, in_errors
 
 
-def _center_in_errors(family: Family, before: Central, after: Central, shared: Shared) -> float:
+def _center_in_errors(family: Family, before: Central, after: Central, near: Near) -> float:
     """Movement of the center in units of about its standard errors."""
-    held, _, common = shared
-    length = row_norm(family.to_noise(after.center - before.center, after.noise))
-    return float(np.max(length * np.sqrt(np.maximum(common, median(held)))))
-
-
-def distances(family: Family, central: Central) -> Array:
-    """Of every site's components from the center, ``(K, R)``, in units of the common noise; 0 for those on it."""
-    return row_norm(family.to_noise(central.params.theta - central.center, central.noise))
+    length = row_norm(family.whiten(after.center - before.center, near.units))
+    return float((length * np.sqrt(np.maximum(near.common, median(near.held)))).max())
 
 
 def _relative(before: Array, after: Array) -> Array:
     return np.asarray(row_norm(after - before) / (1.0 + row_norm(before)))
-
-
-def _movement(before: Params, after: Params) -> Array:
-    """Largest movement over a site's components, relative for theta and absolute for the rest, ``(K,)``."""
-    theta = _relative(before.theta, after.theta).max(axis=1)
-    moved = np.maximum(theta, np.abs(after.weights - before.weights).max(axis=1))
-    if before.noise is None or after.noise is None:
-        return np.asarray(moved)
-    return np.asarray(np.maximum(moved, np.abs(after.noise - before.noise).max(axis=(1, 2))))
 
 
 def result_of(family: Family, names: tuple[str, ...], played: Played, start_choice: Array, **more: Any) -> FitResult:
@@ -250,7 +247,7 @@ def result_of(family: Family, names: tuple[str, ...], played: Played, start_choi
         center=np.array(central.center),
         noise=None if central.params.noise is None else np.array(central.params.noise),
         center_noise=None if central.noise is None else np.array(central.noise),
-        distance=distances(family, central),
+        distance=Near.of(family, central).distance,
         n_rows=np.array(central.n_rows),
         n_rounds=played.n_rounds,
         converged=played.stopped,

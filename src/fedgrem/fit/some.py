@@ -93,6 +93,18 @@ def components_of_some(
     return central, result
 
 
+def every_message(
+    spec: FitSpec, central: Central, result: FitResult, pull: Pull, play: Play
+) -> Phase[tuple[Central, FitResult]]:
+    """One pass in which nothing changes, for who wants to know what its messages look like."""
+    own, nothing = central.params, np.zeros((len(result.n_rows), 2))
+    both: Params = map_arrays(lambda leaf: np.stack([leaf, leaf], axis=1), own)
+    yield Ask("birth", Bases(both, nothing, np.zeros(both.weights.shape)), optional=True)
+    yield Ask("hold", Prices(own, np.zeros(own.weights.shape)), optional=True)
+    lacking = np.zeros(own.weights.shape, dtype=bool)
+    return (yield from play(own, pull._replace(lacking=lacking, weights_penalty=0.0)))
+
+
 def _changed(spec: FitSpec, central: Central, result: FitResult, pull: Pull) -> Phase[tuple[bool, Params, Array]]:
     """Whether anything is to change, the starts ``(K, R + new)`` from there, and which components sites lack."""
     told = Progress("components of some sites", result.n_rounds, spec.max_rounds, float("nan"))
@@ -126,7 +138,7 @@ def _changed(spec: FitSpec, central: Central, result: FitResult, pull: Pull) -> 
         child
         for child in families_of(spec, central, result, pool)
         if len(child.members) > 1 or not known[pool.place[child.members[0]]]
-    ]
+    ][: max(0, spec.some - len(several))]
     parents = np.unique([pool.site[m] for child in children for m in child.members if pool.place[m] == len(several)])
     grown = np.isin(np.arange(len(has)), parents) & from_center
     back &= ~grown
@@ -299,4 +311,4 @@ def _offered(
         if noise is not None and child.noise is not None:
             noise = np.append(noise, np.broadcast_to(child.noise, (n_sites, 1, noise.shape[-1])), axis=1)
         price = np.append(price, (each if common else (1.0 + size) * each)[:, None], axis=1)
-    return Params(weights, theta, noise), price
+    return Params(weights / weights.sum(axis=1, keepdims=True), theta, noise), price

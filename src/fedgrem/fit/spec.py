@@ -4,8 +4,9 @@ No code travels: a spec names a family and an algorithm of the installed package
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,6 +16,7 @@ from fedgrem.algorithms.base import Algorithm
 from fedgrem.algorithms.center_rules import CENTER_RULES
 from fedgrem.algorithms.registry import ALGORITHMS
 from fedgrem.data.columns import Column, columns_from_plain
+from fedgrem.data.dummies import dummy_names, levels_from
 from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.families.base import Family
@@ -28,7 +30,7 @@ MOST_PARAMETERS = 400
 COUNTS = {
     "n_components": 1000, "n_init": 1000, "short": 10_000, "long": 10_000, "joint_starts": 1000,
     "restart_rows": 1_000_000_000, "max_rounds": 1_000_000, "local_steps": 1000, "memory": 1000, "sweeps": 10_000,
-    "levels": 65536, "covariate_components": 1000,
+    "levels": 65536, "covariate_components": 1000, "some": 2000,
 }  # fmt: skip
 """The most that a site will work for."""
 RANGES = {
@@ -85,8 +87,9 @@ class FitSpec:
     """Whether sites are asked at the end how well the fit explains their rows."""
     candidate: bool = False
     """Whether the fit is only compared with others by its score: no penalty is chosen, and nobody looks around."""
-    some: bool = False
-    """Whether to look for components that only some sites have, once a fit is settled."""
+    some: int = 0
+    """How many components there may be in all once those that only some sites have are looked for, after a fit in which
+    all sites have all; 0 looks for none."""
     look: bool = True
     """Whether sites take a last look from the center after the rounds, for the verdicts."""
     standard_errors: bool | None = None
@@ -98,6 +101,9 @@ class FitSpec:
     site that is not differentially private; None is a fit without."""
     columns: tuple[str, ...] | None = None
     """Column names, in order, that a site compares with its own; None asks for no names."""
+    words: tuple[Column, ...] = ()
+    """Columns of words among those, each with its levels: covariates of a regression, with a column of zeros and ones
+    for every level but the first in their place."""
     given: Params | None = field(default=None, compare=False)
     """Starts ``(K, R), (K, R, q)``, in the units of the fit, instead of searching for them."""
     smaller: Params | None = field(default=None, compare=False)
@@ -113,6 +119,12 @@ class FitSpec:
     def estimates_pull(self) -> bool:
         """Whether the center rule finds how strongly to pull, since no penalty is given."""
         return self.penalty is None and self.algorithm.estimates(self.family)
+
+    def fitted_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Names of the columns of the fit, of sites that have these."""
+        levels = levels_from(self.words)
+        named = ([name] if name not in levels else dummy_names({name: levels[name]}) for name in columns)
+        return tuple(chain.from_iterable(named))
 
     def wants_errors(self, n_parameters: int) -> bool:
         """Whether to ask for standard errors."""
@@ -210,8 +222,8 @@ def _checked(what: str, name: str, value: Any, hint: Any) -> Any:
         if value is not None and (not isinstance(value, list | tuple) or not all(type(j) is int for j in value)):
             raise InputError(f"the spec's units have {name} columns that are not a list of places.")
         return None if value is None else tuple(value)
-    if name == "types":
-        return columns_from_plain(value)
+    if name in ("types", "words"):
+        return columns_from_plain(value) if value or name == "types" else ()
     return _simple(what, name, value, hint)
 
 

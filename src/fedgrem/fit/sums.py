@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.base import full_penalty
-from fedgrem.algorithms.fedgrem import FIRST_PENALTY, LONG_ROUNDS, _bounded
+from fedgrem.algorithms.fedgrem import FIRST_PENALTY, LONG_ROUNDS
+from fedgrem.algorithms.state import bounded_scale
 from fedgrem.data.federation import Units
 from fedgrem.data.stack import Stack
 from fedgrem.errors import InputError, PausedError
 from fedgrem.families.base import LEAST_SHARE
 from fedgrem.fit.conversation import Agreed, Ask, Phase, Progress, with_agreement
 from fedgrem.fit.penalty import ALIKE, PENALTIES, ROUNDS
-from fedgrem.fit.rounds import distances, tolerated_stragglers
+from fedgrem.fit.rounds import Near, tolerated_stragglers
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.starts import breed, pool_of, steady_penalty
 from fedgrem.fit.sums_site import (
@@ -68,6 +69,8 @@ class Circle:
 
     what, remedy = "secure sums", "leave out secure_sums"
     """What messages call a fit of this kind, and how they say to do without."""
+    most_rows = WEIGHT_CAP
+    """For how many times the rows of the middle site one counts at the most."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names, self.here = names, np.ones(len(names), dtype=bool)
@@ -154,13 +157,10 @@ class Summary(NamedTuple):
     n_rows: float
     size: float
     """Rows of the middle site: what one claims does not move it far."""
+    cap: Array
+    """Rows for which a site counts at the most."""
     gaps: bool
     n_sites: int
-
-    @property
-    def cap(self) -> Array:
-        """Rows for which a site counts at the most: so many times those of the middle one."""
-        return np.asarray(WEIGHT_CAP * self.size)
 
 
 def _common_units(spec: FitSpec, circle: Circle) -> Phase[Summary]:
@@ -192,7 +192,8 @@ def _common_units(spec: FitSpec, circle: Circle) -> Phase[Summary]:
         here = (location - units.location) / units.scale, scale / units.scale
     n_sites = int(circle.here.sum())
     gaps = bool(found.gaps > 0.5) or constant
-    return Summary(units, *here, float(found.n_rows), float(np.exp(center[2, 0])), gaps, n_sites)
+    size = float(np.exp(center[2, 0]))
+    return Summary(units, *here, float(found.n_rows), size, np.asarray(circle.most_rows * size), gaps, n_sites)
 
 
 # -- starts
@@ -397,26 +398,28 @@ def _result(
     )
 
 
-def with_own_answers(spec: FitSpec, result: FitResult, stacks: list[tuple[Stack, Array]], own: list[Held]) -> FitResult:
+def with_own_answers(
+    spec: FitSpec, result: FitResult, stacks: list[tuple[Stack, Array]], own: list[Held], most_rows: float
+) -> FitResult:
     """A result with what sites found for themselves, for whoever holds their rows: all of them, or one."""
     params: Params = map_arrays(lambda *leaves: np.stack(leaves), *(held.after for held in own))
     n_rows, noise = np.full(len(own), np.nan), result.center_noise
     for stack, places in stacks:
         n_rows[places] = stack.n_rows
-    cap = np.asarray(WEIGHT_CAP * np.nanmedian(n_rows))
+    cap = np.asarray(most_rows * np.nanmedian(n_rows))
     frame = Frame(noise, noise, result.influence.penalty, np.zeros(()), cap, np.zeros((), int))
     threshold, weight = (np.full(params.weights.shape, np.nan) for _ in range(2))
     for stack, places in stacks:
         held: Held = map_arrays(lambda *leaves: np.stack(leaves), *(own[k] for k in places))
         pull = pulls(spec, stack, held, frame)[0]
-        scale = _bounded(held.step_scale)
+        scale = bounded_scale(held.step_scale)
         threshold[places] = pull.threshold / scale / spec.algorithm.step_size  # type: ignore[attr-defined]
         weight[places] = pull.weight * scale
     central = Central(params, result.center, n_rows, noise)
     influence = result.influence._replace(weight=weight, threshold=threshold)
     return result._replace(
         weights=params.weights, theta=params.theta, noise=params.noise, n_rows=n_rows,
-        distance=distances(spec.family, central), influence=influence,
+        distance=Near.of(spec.family, central).distance, influence=influence,
     )  # fmt: skip
 
 

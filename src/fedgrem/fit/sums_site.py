@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedgrem.algorithms.base import for_all
-from fedgrem.algorithms.fedgrem import FedGrEM, Toward, _bounded, _reseeded
+from fedgrem.algorithms.fedgrem import FedGrEM
+from fedgrem.algorithms.state import Toward, bounded_scale, reseeded
 from fedgrem.data.stack import Stack
 from fedgrem.data.units import Census
 from fedgrem.errors import InputError
@@ -380,7 +381,7 @@ def pulls(spec: FitSpec, stack: Stack, held: Held, frame: Frame) -> tuple[Pull, 
     units = None if frame.units is None else family.open(None, frame.units[None], after.theta.shape[-1])
     n_rows = _rows(stack, frame, after.weights.ndim - 1)
     counted, share = np.minimum(n_rows, frame.cap), algorithm.share(after.weights)
-    scale = _bounded(held.step_scale)
+    scale = bounded_scale(held.step_scale)
     within = frame.penalty[..., None] / np.sqrt(n_rows * share)
     theta = Pull(family.whiten(after.theta, units), counted * share / scale, within * scale)
     if after.noise is None or frame.reference is None:
@@ -413,7 +414,7 @@ def shrunk(spec: FitSpec, stack: Stack, held: Held, frame: Frame, found: Point) 
         chart = frame.reference[None]
         own = onto(noise, found.noise, lambda a: family.absolute_noise(a, chart, width), center.noise)
         rows = _rows(stack, frame, 0)
-        params = _reseeded(params._replace(noise=own), center.theta, center.noise, rows)
+        params = reseeded(params._replace(noise=own), center.theta, center.noise, rows)
     return params
 
 

@@ -22,6 +22,8 @@ LOOK_STEPS = 20
 LOOK_STEP_SIZE = 0.95
 TRACK_STEPS = 4
 """EM iterations on every joint start between two messages."""
+MOST_SQUARE = 4.0
+"""Of a response, in units of its variance, in the search for columns: single rows must not lead it."""
 MOST_PER_ROW = 5.0
 """Of log-likelihood that one row can speak for or against a penalty: a row far from everything must not decide."""
 
@@ -355,7 +357,12 @@ class Contrast(NamedTuple):
     held: Array
     """(R,) rows."""
     away: Array
-    """(R, p) sums of the rows about their mean."""
+    """(R, p) sums of the rows about their mean; of a regression, of their products with residuals, both in units of
+    their standard deviations."""
+    known: Array | None
+    """(R, R) of a regression, sums of the products of two components' residuals: what is known of a coefficient."""
+    gram: Array | None
+    """(q, q) of a regression, sums of the products of what the fit was about."""
     n_rows: Array
     """() the total row weight."""
 
@@ -364,36 +371,71 @@ class Variation(NamedTuple):
     """What it answers: sums over its rows."""
 
     product: Array
-    """(p, d) the columns' covariances without their variances, times the axes."""
+    """(p, d) the columns' covariances without their variances, times the axes; of a regression, how correlations of the
+    columns vary with the square of the response, times the axes."""
+    own: Array | None
+    """(2, p) correlations of every column with the response, and of its square with that of the response; None without
+    a response."""
     n_rows: Array
     """() the total row weight."""
 
 
 def variation(spec: FitSpec, stack: Stack, sent: Directions) -> Variation:
-    """How the columns of the sites vary together along the axes, in the units of the fit."""
-    rows, square = _about_means(stack)
-    weighted = (stack.weight / stack.n_rows[:, None])[..., None] * (rows @ sent.axes)
-    return Variation(rows.swapaxes(-1, -2) @ weighted - square[..., None] * sent.axes, stack.n_rows)
+    """How the columns of the sites vary together along the axes, in the units of the fit, or with the response."""
+    rows, square = _about_means(stack, sent.axes.shape[-2])
+    share = stack.weight / stack.n_rows[:, None]
+    if stack.target is None:
+        product = rows.swapaxes(-1, -2) @ (share[..., None] * (rows @ sent.axes)) - square[..., None] * sent.axes
+        return Variation(product, None, stack.n_rows)
+    rows = rows / _root(square)[:, None]
+    response = _standard(stack.target, share)
+    size = _standard(np.minimum(np.square(response), MOST_SQUARE), share)
+    size, response = share * size, share * response
+    product = rows.swapaxes(-1, -2) @ (size[..., None] * (rows @ sent.axes))
+    own = np.stack([(response[:, None] @ rows)[:, 0], (size[:, None] @ (rows * rows))[:, 0]], axis=1)
+    return Variation(product, own, stack.n_rows)
 
 
 def contrast(spec: FitSpec, stack: Stack, sent: Found) -> Contrast:
     """How all columns differ between the components of a fit that was about some of them."""
-    part = Stack(stack.names, stack.rows[..., sent.columns[0]], None, stack.weight)
+    columns, width = sent.columns[0], stack.rows.shape[-1] - spec.units.intercept
+    used = np.append(columns, width) if spec.units.intercept else columns
+    part = Stack(stack.names, stack.rows[..., used], stack.target, stack.weight)
     posterior, _ = spec.family.row_scores(part, sent.params)
     mass = posterior * stack.weight[:, None]
-    rows, _ = _about_means(stack)
-    return Contrast(mass.sum(axis=-1), mass @ rows, stack.n_rows)
+    held = mass.sum(axis=-1)
+    rows, square = _about_means(stack, width)
+    if stack.target is None:
+        return Contrast(held, mass @ rows, None, None, stack.n_rows)
+    residual = stack.target[:, None] - sent.params.theta @ part.rows.swapaxes(-1, -2)
+    residual /= _root((mass * residual**2).sum(axis=-1, keepdims=True) / np.maximum(held, 1.0)[..., None])
+    away = mass * residual
+    known = away @ (posterior * residual).swapaxes(-1, -2)
+    gram = (part.rows * stack.weight[..., None]).swapaxes(-1, -2) @ part.rows
+    return Contrast(held, away @ (rows / _root(square)[:, None]), known, gram, stack.n_rows)
 
 
-def _about_means(stack: Stack) -> tuple[Array, Array]:
-    """Rows about their site's mean ``(c, n, p)``, and the variances of their columns ``(c, p)``."""
+def _standard(values: Array, share: Array) -> Array:
+    """Numbers ``(c, n)`` of the rows with mean 0 and variance 1 at every site."""
+    about = values - (share * values).sum(axis=1, keepdims=True)
+    return np.asarray(about / _root((share * about**2).sum(axis=1, keepdims=True)))
+
+
+def _root(square: Array) -> Array:
+    """Of variances; 1 where nothing varies."""
+    return np.asarray(np.sqrt(np.where(square > 0, square, 1.0)))
+
+
+def _about_means(stack: Stack, width: int) -> tuple[Array, Array]:
+    """The first columns of the rows about their site's mean ``(c, n, p)``, and their variances ``(c, p)``."""
 
     def make(whole: Stack) -> tuple[Array, Array]:
         share = whole.weight / whole.n_rows[:, None]
-        rows = whole.rows - share[:, None] @ whole.rows
+        rows = whole.rows[..., :width]
+        rows = rows - share[:, None] @ rows
         return rows, (share[:, None] @ (rows * rows))[:, 0]
 
-    found: tuple[Array, Array] = stack.derive("about means", make)
+    found: tuple[Array, Array] = stack.derive(("about means", width), make)
     return found
 
 
@@ -416,6 +458,7 @@ TASKS: dict[str, Callable[[FitSpec, Stack, Any], Any]] = {
     "contrast": contrast,
 }
 """name -> function of the spec, the stacked rows and the mail."""
-AT_HOME = frozenset({"variation", "contrast", "birth", "hold"})
-"""Those of a sparse fit, which is several fits, and those about components that only some sites have, of which nobody
-knows beforehand how many there will be; not played over a network yet."""
+AT_HOME = frozenset({"variation", "contrast"})
+"""Those of a sparse fit, which is several fits; not played over a network yet."""
+AFTER_BIRTHS = ("birth", "hold", "step", "score", "held_down", "look", "information")
+"""Those that may be about another number of components than the fit began with."""

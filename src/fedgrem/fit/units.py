@@ -13,7 +13,7 @@ def common_units(spec: FitSpec, names: tuple[str, ...]) -> Phase[tuple[Agreed, C
     """Ask every site for its census, and agree on the units of the fit; also returns what they said, ``(K, ...)``."""
     told = Progress("census", 0, spec.max_rounds, float("nan"))
     replies = yield Ask("census", (), told)
-    census = spec.units.of_kept(replies.mail)
+    census = spec.units.of_kept(replies.mail, spec.family.has_target)
     check_rows(spec, names, census)
     check_columns(spec, census)
     units = spec.units.units(census.mean, census.deviation)
@@ -43,9 +43,10 @@ def check_rows(spec: FitSpec, names: tuple[str, ...], census: Census) -> None:
 
 def check_columns(spec: FitSpec, census: Census) -> None:
     """Refuse a column that says nothing at any site, from what the sites say of it."""
+    names = None if spec.columns is None else spec.fitted_columns(spec.columns)
     for j in range(census.mean.shape[1] - spec.family.has_target):
         place = j if spec.units.kept is None else spec.units.kept[j]
-        name = spec.columns[place] if spec.columns is not None else f"number {place}"
+        name = names[place] if names is not None else f"number {place}"
         means = census.mean[:, j][~np.isnan(census.mean[:, j])]
         flat = not (census.deviation[:, j] > 0).any()
         if flat and spec.units.within:

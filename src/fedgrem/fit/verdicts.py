@@ -9,8 +9,12 @@ usual: with :math:`\tau^2` the median of :math:`(D_j - \nu)/n_j` over them, site
 
 and :math:`\sqrt[3]{D_k / E_k}`, which is nearly Gaussian for a chi-squared number of any degrees (Wilson and Hilferty
 1931), is compared with the median and the median absolute deviation of theirs, the latter at least what chance alone
-makes it. A quarter or so of hostile sites moves neither far, and quantiles are those of Student's distribution that few
-sites call for.
+makes it. Quantiles are those of Student's distribution that few sites call for. Where a site's own answer is farther
+out than its log-likelihoods admit, that counts.
+
+All this is about the center. What several sites do together is found without it, from their own answers alone
+(:mod:`fedgrem.kernels.together`): those that say nearly the same are one voice wherever others are the yardstick, and
+groups that stand apart from the others together are suspect.
 """
 
 from typing import NamedTuple
@@ -18,7 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtri, stdtr, stdtrit
 
+from fedgrem.algorithms.center_rules import MOST_BAD
 from fedgrem.kernels.center import WEIGHT_CAP
+from fedgrem.kernels.together import nearly_same, standing_apart
 from fedgrem.types import Array
 
 AT_CENTER, SIMILAR, OWN_ANSWER, SUSPECT, NOT_JUDGED = "at the center", "similar", "own answer", "suspect", "not judged"
@@ -38,6 +44,10 @@ to 3% where they vary much more, of 10 sites.
 """
 CONTRADICTION = 10.0
 """A fitted answer that is this many times as far out (squared) as the site's own look admits contradicts it."""
+MOST_SUSPECT = 0.5
+"""Part of the judged sites beyond which it is not them that are odd."""
+MOST_COMPARED = 300
+"""Sites of which every two are compared."""
 
 
 class Sightings(NamedTuple):
@@ -58,6 +68,19 @@ class Sightings(NamedTuple):
     whole: Array | None = None
     """(K,) whether a site tells something of every column: else its log-likelihood is of other things than the others'
     and is not compared. None is all sites."""
+    own: Array | None = None
+    """(K, R, q) its own answer less the center, in units of the noise; None where it is not known."""
+    held: Array | None = None
+    """(K, R) rows that this rests on."""
+
+    @property
+    def says(self) -> Array:
+        """(K,) how far out its own answer says it is, as a deviance: in proportion, as the middle site's has it."""
+        if self.own is None or self.held is None:
+            return self.deviance
+        square = (self.held * np.vecdot(self.own, self.own)).sum(axis=1)
+        known = np.isfinite(square) & np.isfinite(self.deviance) & (square > 0) & self.enough
+        return square * float(np.median(self.deviance[known] / square[known])) if known.any() else self.deviance
 
     @property
     def enough(self) -> Array:
@@ -80,19 +103,56 @@ class Scores(NamedTuple):
     """(K,) chance that an honest site's rows are described as oddly as this, badly or all too well."""
     impossible: Array
     """(K,) whether a report cannot be true: worse than the center, or at odds with the answer it was fitted."""
+    same: Array
+    """(K,) a number that sites share which say nearly the same; -1 of a site that says what nobody else does."""
+    group: Array
+    """(K,) a number that sites share which stand apart from the others together; -1 of all others."""
+    p_group: Array
+    """(K,) chance that any group of honest sites stands apart as this site's does; NaN of all others."""
 
 
 def score(seen: Sightings, others: Sightings | None = None) -> Scores:
     """Hold every site against all others; or, with ``others``, against these."""
     n_sites = len(seen.n_rows)
+    voice, group, p_group = _together(seen)
+    claimed = seen._replace(deviance=np.fmax(seen.deviance, seen.says))
+    first = voice == np.arange(n_sites)
     rows = []
     for k in range(n_sites):
-        beside = _pick(seen, np.arange(n_sites) != k) if others is None else others
-        rows.append(_score_one(_pick(seen, np.arange(n_sites) == k), _usable(beside)))
-    return Scores(*(np.array(column) for column in zip(*rows, strict=True)))
+        # Who says nearly the same is heard once, and is no yardstick for itself.
+        beside = _pick(claimed, first & (voice != voice[k])) if others is None else others
+        rows.append(_score_one(_pick(claimed, np.arange(n_sites) == k), _usable(beside)))
+    same = np.where(np.bincount(voice, minlength=n_sites)[voice] > 1, voice, -1)
+    expected, limit, p_distance, fit, p_fit = (np.array(column) for column in zip(*rows, strict=True))
+    slack = 1e-6 * (1.0 + np.abs(seen.log_likelihood)) + seen.degrees
+    contradicted = ~(seen.fitted <= CONTRADICTION * (np.maximum(seen.deviance, 0.0) + expected))
+    impossible = np.isfinite(p_distance) & ((seen.deviance < -slack) | contradicted)
+    return Scores(expected, limit, p_distance, fit, p_fit, impossible, same, group, p_group)
+
+
+def _together(seen: Sightings) -> tuple[Array, Array, Array]:
+    """Of every site the first that says nearly the same, the group with which it stands apart or -1, and its chance."""
+    n_sites = len(seen.n_rows)
+    voice, group, p_group = np.arange(n_sites), np.full(n_sites, -1), np.full(n_sites, np.nan)
+    if seen.own is None or seen.held is None:
+        return voice, group, p_group
+    usable = np.isfinite(seen.own).all(axis=(1, 2)) & np.isfinite(seen.deviance) & seen.enough
+    here = np.flatnonzero(usable if seen.whole is None else usable & seen.whole)
+    if not FEWEST_SITES <= len(here) <= MOST_COMPARED:
+        return voice, group, p_group
+    own, held = seen.own[here], seen.held[here]
+    voice[here] = here[nearly_same(own, held, FALSE_ALARM)]
+    heard, size = np.unique(voice[here], return_counts=True)
+    place = np.searchsorted(here, heard)
+    found = standing_apart(own[place], held[place], size, int(MOST_BAD * len(here)), FALSE_ALARM)
+    for number, one in enumerate(found):
+        mine = np.isin(voice, heard[one.members])
+        group[mine], p_group[mine] = number, one.p_value
+    return voice, group, p_group
 
 
 def _pick(seen: Sightings, which: Array) -> Sightings:
+    """Some of the sites, with all that is compared one by one."""
     return Sightings(
         seen.n_rows[which],
         seen.cells[which],
@@ -109,10 +169,10 @@ def _usable(seen: Sightings) -> Sightings:
 
 
 def _score_one(site: Sightings, others: Sightings) -> tuple[float, ...]:
-    n, _, log_likelihood, deviance, fitted = (float(leaf[0]) for leaf in site[:5])
+    n, _, log_likelihood, deviance = (float(leaf[0]) for leaf in site[:4])
     degrees, count = site.degrees, len(others.n_rows)
     if count < FEWEST_SITES - 1 or not np.isfinite(deviance + log_likelihood):
-        return degrees, np.inf, np.nan, np.nan, np.nan, False
+        return degrees, np.inf, np.nan, np.nan, np.nan
     middle_rows = float(np.median(others.n_rows))
     total = float(np.minimum(others.n_rows, WEIGHT_CAP * middle_rows).sum())
     spread = max(0.0, float(np.median((others.deviance - degrees) / others.n_rows)))
@@ -138,9 +198,7 @@ def _score_one(site: Sightings, others: Sightings) -> tuple[float, ...]:
     if (site.whole is None or site.whole[0]) and len(alike.n_rows) >= FEWEST_SITES - 1:
         fit = _fit(n, log_likelihood, alike, degrees)
         p_fit = min(1.0, 2.0 * student_tail(abs(fit), len(alike.n_rows)))
-    slack = 1e-6 * (1.0 + abs(log_likelihood)) + degrees
-    impossible = deviance < -slack or not fitted <= CONTRADICTION * (max(deviance, 0.0) + expected)
-    return expected, limit, p_distance, fit, p_fit, impossible
+    return expected, limit, p_distance, fit, p_fit
 
 
 def _fit(n: float, log_likelihood: float, others: Sightings, degrees: float) -> float:
@@ -189,7 +247,7 @@ def student_tail(deviations: float, count: int, prior: float = 0.0) -> float:
 def p_value(scores: Scores) -> Array:
     """The chance of evidence as odd as this at an honest site, ``(K,)``; 0 for a report that cannot be true."""
     both = np.minimum(1.0, 2.0 * np.fmin(scores.p_distance, scores.p_fit))
-    return np.where(scores.impossible.astype(bool), 0.0, both)
+    return np.where(scores.impossible, 0.0, np.fmin(both, scores.p_group))
 
 
 def words(scores: Scores, seen: Sightings, distance: Array, pull: Array, *, pulled: bool) -> Array:
@@ -208,9 +266,15 @@ def words(scores: Scores, seen: Sightings, distance: Array, pull: Array, *, pull
         chance = by_chance(seen)
         at_center, similar = seen.deviance <= chance, seen.deviance <= 4.0 * chance
     plain = np.where(at_center, AT_CENTER, np.where(similar, SIMILAR, OWN_ANSWER))
-    found = np.where(p_value(scores) <= FALSE_ALARM, SUSPECT, plain)
+    # Of sites that say the same, one may have it from its own rows, and nobody knows which.
+    plain = np.where(scores.same >= 0, NOT_JUDGED, plain)
     # A site may be away when it is asked, or have too few rows to say anything.
-    return np.where(np.isfinite(seen.deviance) & seen.enough, found, NOT_JUDGED)
+    judged = np.isfinite(seen.deviance) & seen.enough
+    odd = judged & (p_value(scores) <= FALSE_ALARM)
+    # Odd is what is unlike most. Where most are odd, what they are held against is.
+    if judged.sum() >= FEWEST_SITES and odd.sum() > MOST_SUSPECT * judged.sum():
+        odd, judged = np.zeros_like(odd), judged & ~odd
+    return np.where(judged, np.where(odd, SUSPECT, plain), NOT_JUDGED)
 
 
 def by_chance(seen: Sightings) -> Array:

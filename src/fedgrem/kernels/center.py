@@ -65,15 +65,15 @@ def capped_rows(n_rows: Array, most: float = WEIGHT_CAP) -> Array:
     return np.asarray(np.minimum(n_rows, most * median(n_rows)))
 
 
-def bounded_pull(weight: Array, threshold: Array, present: Array) -> Array:
+def bounded_pull(weight: Array, threshold: Array) -> Array:
     """Weights ``(K, ..., R)`` with which no site, however far, pulls ``MOST_ROWS`` times as hard as the middle one.
 
     Far from the center a site pulls by its weight times its threshold, if that is finite.
     """
-    pull = weight * np.where(np.isfinite(threshold), threshold, 0.0)
-    counted = (pull > 0) & present.reshape(-1, *(1,) * (pull.ndim - 1))
-    most = MOST_ROWS * _median_of(pull, counted)
-    return np.asarray(np.where(pull > most, weight * most / np.where(pull > 0, pull, 1.0), weight))
+    within = np.where(threshold < np.inf, threshold, 0.0)
+    pull = weight * within
+    with np.errstate(divide="ignore", invalid="ignore"):  # what does not pull is not bounded
+        return np.asarray(np.fmin(weight, MOST_ROWS * _median_of(pull, pull > 0) / within))
 
 
 def shrink(
@@ -132,37 +132,33 @@ def shrink_to_center(
     n_sites, size = theta.shape[0], theta.shape[-1]
     # Problems first, each contiguous: what is found for one does not depend on its neighbours, to the bit.
     points = np.ascontiguousarray(theta.reshape(n_sites, -1, size).swapaxes(0, 1))
-    share, limit = (
-        np.ascontiguousarray(np.broadcast_to(a, theta.shape[:-1]).reshape(n_sites, -1).T) for a in (weight, threshold)
-    )
-    c, total = start.reshape(-1, size).copy(), share.sum(axis=1)
+    share, limit = (np.ascontiguousarray(a.reshape(n_sites, -1).T) for a in (weight, threshold))
+    total = share.sum(axis=1, keepdims=True)
     # With every threshold 0 any center solves the problem; take the weighted mean, which is finite and smooth.
     limit = np.where(limit.any(axis=1, keepdims=True), np.maximum(limit, TINY), np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = share / total[:, None]
-        found, gap, iterations = _solved(points, share, limit, c, total > 0, tol, max_iterations)
+        share = share / np.where(total > 0, total, 1.0)
+        found, gap, iterations = _solved(points, share, limit, start.reshape(-1, size), tol, max_iterations)
     center = found.reshape(start.shape)
-    shrunk = shrink(theta, center, np.broadcast_to(threshold, theta.shape[:-1]))
+    shrunk = shrink(theta, center, threshold)
     return CenterSolution(shrunk, center, np.asarray(iterations), np.asarray(gap.max(initial=0.0)))
 
 
 def _solved(
-    points: Array, share: Array, limit: Array, start: Array, asked: Array, tol: float, max_iterations: int
+    points: Array, share: Array, limit: Array, start: Array, tol: float, max_iterations: int
 ) -> tuple[Array, Array, int]:
     """Centers (B, q) of problems ``(B, K, q)``, their gradients' norms, and the steps taken.
 
     Where nobody has a say, the center stays.
     """
-    size = points.shape[-1]
-    center, gap = start, np.where(asked, np.inf, 0.0)
-    todo = np.arange(len(start))
-    now, before, mean, leaped = start, gap, start, np.zeros(len(start), dtype=bool)
-    left, iterations = asked, 0
+    n_problems, size = start.shape
+    center, gap, todo = start.copy(), np.zeros(n_problems), np.arange(n_problems)
+    now, before, mean, leaped = start, np.full(n_problems, np.inf), start, np.zeros(n_problems, dtype=bool)
+    left, n_left, iterations = leaped, n_problems, 0
     while True:
-        if not left.all():  # those that are solved are put aside
-            center, gap = center.copy(), gap.copy()
+        if 2 * n_left <= len(left):  # most are solved, and are put aside
             center[todo], gap[todo] = now, before
-            if not left.any():
+            if not n_left:
                 return center, gap, iterations
             todo = todo[left]
             points, share, limit, now, before, mean, leaped = (
@@ -181,24 +177,22 @@ def _solved(
         strength = np.vecdot(u, distance)
         left = astray | ~(length <= (tol + 4.0 * EPS) * strength + 4.0 * EPS * row_norm(now))
         before = np.where(astray, np.inf, length)
-        if iterations >= max_iterations:
-            left = np.zeros(len(left), dtype=bool)
-        if not left.any():
+        n_left = np.count_nonzero(left) if iterations < max_iterations else 0
+        if not n_left:
             continue
         iterations += 1
-        plain = now + slope / mass[:, None]
-        new = plain
+        plain = new = now + slope / mass[:, None]
         if size <= MOST_NEWTON:
             pulled = np.where(bound < 1.0, u / np.square(distance), 0.0)
             curvature = (away * -pulled[..., None]).swapaxes(1, 2) @ away
-            curvature.reshape(len(curvature), -1)[:, :: size + 1] += ((1.0 + 1e-9) * mass)[:, None]
+            curvature.reshape(len(curvature), -1)[:, :: size + 1] += (mass + np.where(left, 1e-9 * mass, 1.0))[:, None]
             step = np.linalg.solve(curvature, slope[..., None])[..., 0]
-            most = LONGEST * row_norm(plain - now)
-            new = now + step * np.minimum(1.0, most / row_norm(step))[:, None]
-            usable = np.isfinite(new).all(axis=-1) & ~astray
-            if not usable.all():
-                new = np.where(usable[:, None], new, np.where(astray[:, None], mean, plain))
-            leaped, mean = usable, plain
+            far = row_norm(step)
+            new = now + step * np.minimum(1.0, LONGEST * length / mass / far)[:, None]
+            leaped = left & ~astray & np.isfinite(far)
+            if np.count_nonzero(leaped) < n_left:
+                new = np.where(leaped[:, None], new, np.where(astray[:, None], mean, plain))
+            mean = plain
         now = np.where(left[:, None], new, now)
 
 
@@ -239,13 +233,12 @@ def trust(theta: Array, held: Array, center: Array, present: Array | None = None
     [1.0, 1.0, 1.0, 0.64, 0.0]
     """
     away, root = row_norm(theta - center), np.sqrt(held)
-    both = np.stack([away, away * root], axis=1)
-    plain, of_rows = median(both if present is None else both[present])
+    heard = slice(None) if present is None else present
+    plain, of_rows = median(away[heard]), median((away * root)[heard])
     usual = np.maximum(plain, of_rows / root)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        trusted = np.minimum(np.maximum(2.0 - away / (FAR * usual), 0.0), 1.0)
     # Where most sites agree exactly, any distance would be far: then all of them count.
-    return np.asarray(np.where(usual > 0, trusted, 1.0))
+    far = np.where(usual > 0, FAR * usual, np.inf)
+    return np.asarray(np.minimum(np.maximum(2.0 - away / far, 0.0), 1.0))
 
 
 def between_sites(theta: Array, rows: Array, center: Array, present: Array | None = None) -> tuple[Array, Array]:
@@ -302,7 +295,11 @@ def trust_within(square: Array, variance: Array, size: int) -> Array:
 
 def _median_of(x: Array, counted: Array) -> Array:
     """Over the sites, axis 0, of those that are counted, or of all where none is."""
-    ordered = np.sort(np.where(counted | ~counted.any(axis=0), x, np.inf), axis=0)
-    count = np.where(counted.any(axis=0), counted.sum(axis=0), len(x))[None]
-    low, high = (np.take_along_axis(ordered, (count - 1 + k) // 2, axis=0)[0] for k in (0, 1))
-    return np.asarray(0.5 * (low + high))
+    if counted.all():
+        return median(x)
+    count = counted.sum(axis=0)
+    counted, count = counted | (count == 0), np.where(count == 0, len(x), count).reshape(-1)
+    ordered = np.sort(np.where(counted, x, np.inf), axis=0).reshape(len(x), -1)
+    which = np.arange(len(count))
+    middle = 0.5 * (ordered[(count - 1) // 2, which] + ordered[count // 2, which])
+    return np.asarray(middle.reshape(x.shape[1:]))

@@ -15,6 +15,8 @@ FALSE_COLUMNS = 0.1
 """Uninformative columns, of all, that are expected to pass a threshold."""
 TRACY_WIDOM = 2.02
 """The 99% point of its distribution of order 1."""
+LEAST_KNOWN = 1e-3
+"""Of a combination of coefficients, relative to the one that is known best."""
 TRIMMED = 0.2
 """Share of the sites at either end whose entries are taken as those of the next: a minority cannot turn the axes."""
 
@@ -40,6 +42,44 @@ def column_scores(center: Array, rows: Array) -> tuple[Array, Array]:
     share = np.where(total > 0, rows, 1.0) / np.where(total > 0, total, rows.shape[-1])
     level = (share[..., None] * center).sum(axis=-2)
     return (rows[..., None] * np.square(center - level[..., None, :])).sum(axis=-2), level
+
+
+def slope_scores(slope: Array, known: Array) -> Array:
+    """How clearly each covariate goes with what R components leave unexplained, ``(p,)``, per row: a score test.
+
+    Times the number of rows it is chi-squared of R degrees if it does not. ``slope`` (R, p) are the means of residuals
+    times the covariate, which have the covariance ``known`` (R, R).
+
+    Examples
+    --------
+    >>> slope_scores(np.array([[0.2, 0.0], [0.1, 0.0]]), np.diag([0.5, 0.5])).round(3).tolist()
+    [0.1, 0.0]
+    """
+    values, axes = np.linalg.eigh(known)
+    values = np.maximum(values, LEAST_KNOWN * max(float(values[-1]), np.finfo(float).tiny))
+    return np.asarray((np.square(axes.T @ slope) / values[:, None]).sum(axis=0))
+
+
+def coefficient_scores(theta: Array, known: Array, gram: Array) -> Array:
+    """How clearly each covariate has a coefficient in any of R components, ``(q,)``, per row: Wald's test.
+
+    It is chi-squared as above if the covariate has none, however it goes with the others.
+
+    Parameters
+    ----------
+    theta : (R, q) coefficients in noise units.
+    known : (R, R) what a row tells of a covariate's coefficients; less than the components' shares where it is not sure
+        which one a row is of.
+    gram : (q, q) mean products of the covariates.
+
+    Examples
+    --------
+    >>> coefficient_scores(np.array([[1.0, 0.0], [2.0, 0.1]]), np.diag([0.5, 0.5]), 4.0 * np.eye(2)).round(2).tolist()
+    [10.0, 0.02]
+    """
+    variance = np.diagonal(np.linalg.pinv(gram, hermitian=True))
+    size = np.maximum(np.vecdot(theta.T, (known @ theta).T), 0.0)
+    return np.asarray(size / np.maximum(variance, np.finfo(float).tiny))
 
 
 def least_score(degrees: int, n_columns: int) -> float:

@@ -105,13 +105,14 @@ def parameter_names(model: BaseFederatedMixture) -> list[str]:
 
 
 def sparse_notes(model: BaseFederatedMixture) -> list[str]:
-    """In which columns components differ, in a sentence; none unless the fit is about some columns only."""
+    """Which columns matter to the components, in a sentence; none unless the fit is about some columns only."""
     if not hasattr(model, "informative_columns_"):
         return []
     names = column_names(model)
     more = ", ..." if len(names) > MOST_COLUMNS else ""
     told = ", ".join(names[:MOST_COLUMNS]) + more
-    return [f"The fit is about {len(names)} of {model.n_features_in_} columns, in which components differ: {told}."]
+    how = "that have coefficients" if has_response(model) else "in which components differ"
+    return [f"The fit is about {len(names)} of {model.n_features_in_} columns, {how}: {told}."]
 
 
 def robust_notes(model: BaseFederatedMixture) -> list[str]:

@@ -51,6 +51,10 @@ class SiteSummary(NamedTuple):
     """Components that too few sites have for a center."""
     held_down: float | None = None
     """The share of its rows that does not count, being of no component; None where it did not say."""
+    same_as: tuple[str, ...] = ()
+    """Sites that say nearly the same as this one, closer than rows of their own would let them."""
+    apart_with: tuple[str, ...] = ()
+    """Sites with which it stands apart from the others."""
 
     @property
     def suspect(self) -> bool:
@@ -177,6 +181,8 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             lacking=tuple(np.flatnonzero(~has[k]).tolist()),
             own=tuple(np.flatnonzero(has[k] & own).tolist()),
             held_down=_or_none(float(model.rows_held_down_[k])),
+            same_as=_sharing(model, "same", k),
+            apart_with=_sharing(model, "group", k),
         )
         for k, name in enumerate(model.site_names_)
     ]
@@ -208,6 +214,14 @@ def summarize(model: BaseFederatedMixture) -> Summary:
         notes=(*of.sparse_notes(model), *of.robust_notes(model), *map(str, model.notes_)),
         private=model.privacy is not None,
     )
+
+
+def _sharing(model: BaseFederatedMixture, number: str, k: int) -> tuple[str, ...]:
+    """The other sites that share a site's number in the evidence."""
+    numbers = model.site_evidence_.get(number)  # older saved models have none
+    if numbers is None or numbers[k] < 0:
+        return ()
+    return tuple(str(name) for j, name in enumerate(model.site_names_) if j != k and numbers[j] == numbers[k])
 
 
 def summary_text(model: BaseFederatedMixture, width: int = 80) -> str:

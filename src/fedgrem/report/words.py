@@ -69,7 +69,7 @@ def agreement(summary: Summary) -> list[Line]:
         for word, n in counted.items()
         if n
     ]
-    return lines + _too_small(summary)
+    return lines + _too_small(summary) + _alike(summary) + _too_many(summary)
 
 
 def _too_small(summary: Summary) -> list[Line]:
@@ -81,6 +81,34 @@ def _too_small(summary: Summary) -> list[Line]:
     names = listed([f"{site.name} ({number(site.n_rows)})" for site in sorted(small, key=lambda s: s.n_rows)], 5)
     text = f" {'is' if len(small) == 1 else 'are'} not judged, with fewer than the {needed} that it takes: {names}."
     return [Line("open", "not judged", "", _of_all(len(small), summary), text)]
+
+
+def _alike(summary: Summary) -> list[Line]:
+    """Which sites say the same, and are not suspect for anything else; one line for all who do."""
+    lines, told = [], set[str]()
+    for site in summary.sites:
+        if site.verdict == NOT_JUDGED and site.same_as and site.name not in told:
+            told.update((site.name, *site.same_as))
+            names = _all_of([site.name, *site.same_as])
+            text = (
+                f" say nearly the same, closer than rows of their own would let them: {names}. At most one of them can "
+                "have found it in its rows, and nobody can tell which: they are not judged."
+            )
+            lines.append(Line("no", "not judged", "", _of_all(1 + len(site.same_as), summary), text))
+    return lines
+
+
+def _too_many(summary: Summary) -> list[Line]:
+    """Whether so many sites are unlike the others that none of them can be called suspect for that."""
+    odd = [site for site in summary.sites if site.verdict == NOT_JUDGED and site.evidence and not site.same_as]
+    odd = [s for s in odd if s.n_rows >= s.evidence["judged_from"] and s.evidence["p_value"] <= summary.false_alarm]
+    if not odd:
+        return []
+    text = (
+        " are unlike the others, by more than chance: as these are so many, it is not they who are odd, and they are "
+        "not judged. Perhaps the center is not where most sites are, or the sites are of several kinds."
+    )
+    return [Line("open", "not judged", "", _of_all(len(odd), summary), text)]
 
 
 def suspicion(summary: Summary) -> Line:
@@ -115,6 +143,10 @@ def why(site: SiteSummary) -> str:
     '6.00 from the center, where 1.00 would be usual'
     """
     found = site.evidence
+    if site.apart_with:
+        same = ", and say nearly the same" if set(site.same_as) == set(site.apart_with) else ""
+        some = [*site.apart_with[:3], *([f"{len(site.apart_with) - 3:,} more"] if len(site.apart_with) > 3 else [])]
+        return f"stands apart from the others together with {_all_of(some)}{same}"
     if found["p_value"] == 0.0 and found["p_distance"] > 0.0 and found["p_fit"] != 0.0:
         return "what it reported cannot all be true"
     if not found["p_distance"] > found["p_fit"]:  # which is no number where fits are not compared

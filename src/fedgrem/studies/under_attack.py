@@ -80,10 +80,10 @@ def trial(scenario: Scenario, drawn: Simulation, seed: int, method: Method) -> R
     except (FedGrEMError, ValueError, ArithmeticError, AssertionError) as error:
         # What a hostile site brings about is a finding, whatever it is.
         nothing = np.full(len(names), np.nan)
-        return _row(nothing, nothing, bad, begin) | {
+        return _row(nothing, nothing, nothing, bad, begin) | {
             "rounds": 0, "settled": False, "penalty": float("nan"), "died": f"{type(error).__name__}: {error}"[:120],
         }  # fmt: skip
-    told = _row(errors(result, drawn), suspects(result, names), bad, begin)
+    told = _row(errors(result, drawn), *suspects(family, result, names), bad, begin)
     return told | {
         "rounds": result.n_rounds, "settled": bool(result.converged),
         "penalty": float(result.path.get("penalty", spec.start_penalty)), "died": "",
@@ -100,10 +100,11 @@ def _fit(spec: FitSpec, scenario: Scenario, drawn: Simulation, bad: list[str], s
     return fit_attacked(spec, federation, entry.attack, bad, seed=seed)
 
 
-def _row(error: Array, suspect: Array, bad: Array, begin: float) -> dict[str, Any]:
+def _row(error: Array, suspect: Array, named: Array, bad: Array, begin: float) -> dict[str, Any]:
     return {
         "theta_error": float(error[~bad].max()),
         "recall": float(suspect[bad].mean()) if bad.any() else float("nan"),
+        "named": float(named[bad].mean()) if bad.any() else float("nan"),
         "alarms": float(suspect[~bad].mean()),
         "seconds": time.perf_counter() - begin,
     }
@@ -119,10 +120,12 @@ def errors(result: FitResult, drawn: Simulation) -> Array:
     return found
 
 
-def suspects(result: FitResult, names: list[str]) -> Array:
-    """(K,) who is called suspect, or was refused before round 1."""
-    seen = sightings(result, has_target=False)
+def suspects(family: Family, result: FitResult, names: list[str]) -> tuple[Array, Array]:
+    """(K,) who is called suspect, or was refused before round 1; and who is that, or named for saying the same."""
+    seen = sightings(family, result)
+    scores = score(seen)
     # Whether a pull decided who is at the center does not matter to who is suspect.
-    told = words(score(seen), seen, result.distance, result.influence.threshold, pulled=False)
-    said = dict(zip(result.site_names, told == SUSPECT, strict=True))
-    return np.array([said.get(name, True) for name in names])
+    told = words(scores, seen, result.distance, result.influence.threshold, pulled=False) == SUSPECT
+    said = dict(zip(result.site_names, zip(told, told | (scores.same >= 0), strict=True), strict=True))
+    suspect, named = zip(*(said.get(name, (True, True)) for name in names), strict=True)
+    return np.array(suspect), np.array(named)

@@ -8,17 +8,21 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs fedgrem[flare]")
 
+from cryptography import x509
+
 from fedgrem.engines.flare.job import write_job
 from fedgrem.engines.flare.kit import (
     EXECUTOR,
     GUARD,
     LAUNCHER,
+    REPLACED,
     REVOKED,
     ROLES,
     add_site,
     check_certificate,
     hand_over,
     init_study,
+    read_replaced,
     read_study,
     remove_site,
     renew_kit,
@@ -91,6 +95,7 @@ def test_sites_come_go_and_get_new_certificates(tmp_path):
     study = init_study(tmp_path / "study", ["north", "south"], "localhost", 8100)
     certificate = {n: (study.kit(n) / "startup" / "client.crt").read_bytes() for n in study.sites}
     authority = (study.kit("north") / "startup" / "rootCA.pem").read_bytes()
+    number = {n: x509.load_pem_x509_certificate(raw).serial_number for n, raw in certificate.items()}
 
     grown = add_site(study, "west")
     assert grown.sites == ("north", "south", "west")
@@ -101,11 +106,14 @@ def test_sites_come_go_and_get_new_certificates(tmp_path):
     assert (kit / "startup" / "client.crt").read_bytes() != certificate["north"]
     assert (kit / "startup" / "rootCA.pem").read_bytes() == authority
     assert local(kit, "resources.json")["class_allow_list"] == [EXECUTOR, GUARD]
+    assert read_replaced(study.server / REPLACED) == [number["north"]], "what the server refuses from then on"
     assert validity(kit)[1] >= validity(grown.kit("south"))[1]
     for who in ("server", "coordinator"):
         renew_kit(grown, who)
 
+    removed = x509.load_pem_x509_certificate((grown.kit("west") / "startup" / "client.crt").read_bytes())
     assert remove_site(grown, "west").sites == ("north", "south")
+    assert read_replaced(study.server / REPLACED) == sorted([number["north"], removed.serial_number])
     assert read_study(study.folder).sites == ("north", "south")
     with pytest.raises(InputError, match="'west' was removed from this study, and its certificate is refused"):
         add_site(read_study(study.folder), "west")

@@ -1,5 +1,6 @@
 """The thin parts that touch NVFlare, each on its own: envelopes, the executor, the filter, the launcher, transports."""
 
+import json
 import logging
 import os
 import re
@@ -13,11 +14,15 @@ import pytest
 pytest.importorskip("nvflare", reason="needs fedgrem[flare]")
 
 from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.private.fed.utils.identity_utils import InvalidAsserterCert
 
 from fedgrem.engines.flare.center import CenterController, Push, answer_from, run_folder
+from fedgrem.engines.flare.certificates import RefusesReplaced
+from fedgrem.engines.flare.kit import REPLACED
 from fedgrem.engines.flare.launcher import MOST_RESTARTS, RestartingHandle
 from fedgrem.engines.flare.messages import Letter, envelope, opened
 from fedgrem.engines.flare.site import OutgoingGuard, SiteExecutor
@@ -266,6 +271,29 @@ def test_a_full_disk_at_the_server_pauses_the_fit_and_says_what_to_do(tmp_path, 
         "paused: the server cannot write (No space left on device: journal); see to its disk, then go on with `fedgrem "
         "sites resume STUDY`."
     )
+
+
+def test_a_server_lets_no_site_in_with_a_certificate_that_was_replaced(tmp_path):
+    class Keeper:
+        id_verifier = SimpleNamespace(verify_common_name=lambda **told: told["asserted_cn"] == "north")
+
+        def get_id_verifier(self, fl_ctx):
+            return self.id_verifier
+
+    keeper = Keeper()
+    context = SimpleNamespace(
+        get_engine=lambda: SimpleNamespace(client_manager=SimpleNamespace(cred_keeper=keeper)),
+        get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(tmp_path)),
+    )
+    for _ in range(2):
+        RefusesReplaced().handle_event(EventType.CLIENT_REGISTER_RECEIVED, context)
+    check = keeper.id_verifier.verify_common_name
+    old, new = SimpleNamespace(serial_number=2**150), SimpleNamespace(serial_number=7)
+    assert check(asserted_cn="north", asserter_cert=old)
+    (tmp_path / REPLACED).write_text(json.dumps({"serial_numbers": [2**150]}))
+    assert check(asserted_cn="north", asserter_cert=new)
+    with pytest.raises(InvalidAsserterCert, match="replaced by a later one"):
+        check(asserted_cn="north", asserter_cert=old)
 
 
 def test_a_server_refuses_large_messages_while_they_arrive():

@@ -5,12 +5,15 @@ import polars as pl
 import pytest
 
 from fedgrem.data.units import UnitsPlan
+from fedgrem.engines.remote.account import pages
 from fedgrem.engines.remote.declaration import STEP, Units
 from fedgrem.engines.remote.log import check_log, read_log
+from fedgrem.engines.remote.run import fit_over_network
 from fedgrem.engines.remote.site import DeclinedError, Settings
+from fedgrem.fit.spec import StartPlan
 from fedgrem.types import Params
 from tests.engines.remote.coordinator import Coordinator
-from tests.engines.remote.studies import guard_of, spec_of
+from tests.engines.remote.studies import NAMES, AtHand, guard_of, spec_of
 
 N_ROWS = 303
 COLUMNS = ("age", "pressure")
@@ -140,23 +143,113 @@ def test_what_is_left_out_cannot_be_found_by_subtraction(hospital):
     assert np.abs(guess - rows[17]).max() > 20.0
 
 
-def test_membership_cannot_be_told_better_than_by_chance(tmp_path, hospital):
-    # A component on the person's own record, in a fit of which the person is one row or is not.
+PERSON = np.array([71.3, 168.9])
+ASIDE = PERSON - 3.0 * (PERSON - [54.0, 130.0]) / np.linalg.norm(PERSON - [54.0, 130.0])
+"""Half-way from there to the person's own record, hardly anybody else is as far out."""
+
+
+def area(there, gone):
+    """Under the curve of a guess by one number, whichever of its ends speaks for membership; 0.5 is chance."""
+    wins = (there[:, None] > gone).mean() + 0.5 * (there[:, None] == gone).mean()
+    return max(wins, 1.0 - wins)
+
+
+def told_of_person(hospital, floor, sets=100):
+    """What leaves of tables with a person and without: numbers by which to guess, ``(2, sets, m)``."""
     spec = spec_of(penalty=2.0, fallback=False, score=True)
-    person = np.array([71.3, 168.9])
-    probe = Params(np.array([0.9, 0.1]), np.array([[54.0, 130.0], person]))
-    inside, outside = [], []
-    for seed in range(24):
-        rows = np.random.default_rng(seed).normal([54.0, 130.0], [9.0, 17.0], size=(60, 2))
-        if seed % 2:
-            rows[5] = person
-        coordinator = begun(hospital(spec, rows, name=f"study-{seed}"))
-        step, score = coordinator.ask(STEP, params=probe), coordinator.ask("score", params=probe)
-        near = np.linalg.norm(step.params.theta[1] - person)
-        (inside if seed % 2 else outside).append((near, step.params.weights[1], score.entropy))
-    for mine, others in zip(np.transpose(inside), np.transpose(outside), strict=True):
-        wins = (mine[:, None] > others).mean() + 0.5 * (mine[:, None] == others).mean()
-        assert abs(wins - 0.5) < 0.35, "the area under the curve of a guess, 0.5 being chance"
+    probe = Params(np.array([0.5, 0.5]), np.array([ASIDE, PERSON]))
+    found = []
+    for there in (True, False):
+        for seed in range(sets):
+            rows = np.random.default_rng([seed, there]).normal([54.0, 130.0], [9.0, 17.0], size=(60, 2))
+            if there:
+                rows[5] = PERSON
+            coordinator = begun(hospital(spec, rows, name=f"{floor}-{there}-{seed}", floor=floor))
+            step, score = coordinator.ask(STEP, params=probe), coordinator.ask("score", params=probe)
+            away = np.linalg.norm(step.params.theta - probe.theta, axis=1)
+            numbers = (*away, step.params.weights[1], score.log_likelihood, score.entropy)
+            found.append(np.append(numbers, step.params.theta.ravel()))
+    return np.array(found).reshape(2, sets, -1)
+
+
+def test_membership_cannot_be_told_better_than_by_chance_and_without_a_floor_it_can(hospital):
+    # A component on the person's own record, in a fit of which the person is one row or is not; nothing else is known.
+    with_floor, without = (
+        max(area(*pair) for pair in told_of_person(hospital, floor).transpose(2, 0, 1)) for floor in (10.0, 0.0)
+    )
+    assert without > 0.85, "what the same guess is worth where one row is answered for"
+    assert with_floor < 0.5 + 3.0 * np.sqrt(201.0 / (12.0 * 100.0 * 100.0)), "three standard errors of chance"
+
+
+def found_by_steering(coordinator, n_rows, rounds):
+    """Rows found by a cut through the rows that is moved every round: two answers differ by the rows in between."""
+    hard, asked, found = 1e5, 0, []
+
+    def beyond(cut):
+        nonlocal asked
+        asked += 1
+        sent = np.array([[cut - hard, 130.0], [cut + hard, 130.0]])
+        step = coordinator.ask(STEP, params=Params(np.array([0.5, 0.5]), sent))
+        held = n_rows * step.params.weights[1]
+        return held, held * (sent[1] + (step.params.theta[1] - sent[1]) / 0.95)
+
+    todo = [(40.0, 68.0, beyond(40.0), beyond(68.0))]
+    while todo and asked < rounds:
+        low, high, more, fewer = todo.pop()
+        count = more[0] - fewer[0]
+        if abs(count - 1.0) < 1e-6:
+            found.append(more[1] - fewer[1])
+        elif count > 1.0 and high - low > 1e-3:
+            middle = beyond(0.5 * (low + high))
+            todo += [(low, 0.5 * (low + high), more, middle), (0.5 * (low + high), high, middle, fewer)]
+    return np.array(found)
+
+
+def test_a_coordinator_that_moves_a_cut_through_the_rows_finds_none_by_subtraction_and_without_a_floor_many(hospital):
+    rounds, exact = 60, {}
+    for floor in (10.0, 0.0):
+        spec = spec_of(penalty=2.0, fallback=False, max_rounds=rounds)
+        coordinator = begun(hospital(spec, name=f"{floor}", floor=floor))
+        found = found_by_steering(coordinator, N_ROWS, rounds)
+        exact[floor] = sum(np.abs(patients() - row).max(axis=1).min() < 1e-2 for row in found)
+        (page,) = pages(read_log(coordinator.log))
+        assert page.far == (2 if floor else 0), "all that it sent, for there was nothing to go on with"
+    assert exact[0.0] > 10
+    assert exact[10.0] == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "task", "spec"),
+    [
+        (("census", "start", "compare"), STEP, spec_of(penalty=2.0, fallback=False)),
+        (("census", "start", "compare"), "path_step", spec_of()),
+        (("census", "start"), "joint_start", spec_of(start=StartPlan(joint_starts=2))),
+    ],
+    ids=[STEP, "path_step", "joint_start"],
+)
+def test_of_parameters_far_from_its_rows_a_site_answers_what_it_was_sent(hospital, before, task, spec):
+    coordinator = hospital(spec)
+    for earlier in before:
+        coordinator.ask(earlier)
+    cut = Params(np.array([0.3, 0.7]), np.array([[54.0 - 1e5, 130.0], [54.0 + 1e5, 130.0]]))
+    for one in (coordinator, hospital(spec)):  # and a worker that begins with this log
+        reply = one.ask(task, params=cut)
+        part = getattr(reply, "fits", reply)
+        np.testing.assert_array_equal(part.params.theta, np.broadcast_to(cut.theta, part.params.theta.shape))
+        np.testing.assert_array_equal(part.params.weights, np.broadcast_to(cut.weights, part.params.weights.shape))
+        n_rows = np.reshape(part.n_rows, (*part.n_rows.shape, *(1,) * (part.log_likelihood.ndim - part.n_rows.ndim)))
+        assert np.ptp(part.log_likelihood / n_rows) < 1e-9, "a number that hangs on earlier answers only"
+    (page,) = pages(read_log(coordinator.log))
+    assert page.far == 2
+
+
+def test_in_an_honest_fit_nothing_is_far(tmp_path):
+    spec = spec_of(max_rounds=6, tol=0.0)
+    fit_over_network(spec, list(NAMES), AtHand(tmp_path, spec, floor=5.0), tmp_path / "run")
+    for name in NAMES:
+        (page,) = pages(read_log(tmp_path / f"{name}.jsonl"))
+        assert page.far == 0
+        assert sum(line.answered for line in page.lines) > 12
 
 
 def test_two_fits_that_differ_in_a_row_are_not_both_answered(hospital):

@@ -8,6 +8,7 @@ import pytest
 from fedgrem import FederatedGaussianMixture, FederatedMixture, FederatedRegressionMixture
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.registry import ALGORITHMS
+from fedgrem.engines.remote import engine
 from fedgrem.engines.remote.declaration import CENSUS, STEP, write_names
 from fedgrem.engines.remote.engine import Answer
 from fedgrem.engines.remote.journal import JOURNAL, read_journal
@@ -296,7 +297,7 @@ def test_a_site_past_its_deadline_is_skipped_and_may_come_back(tmp_path):
     finished = over_network(tmp_path, gaussian(max_rounds=80), spoil=spoil)
     told = [(event["site"], event["what"]) for event in finished.about["events"]]
     assert told == [("south", "away"), ("south", "back")]
-    assert "no answer within the deadline (TIMEOUT)" in finished.about["events"][0]["reason"]
+    assert "no answer in time (TIMEOUT)" in finished.about["events"][0]["reason"]
     movement = finished.result.history["movement"][:, NAMES.index("south")]
     assert movement[0] == np.inf, "not heard yet"
     assert np.isfinite(movement[-1])
@@ -326,6 +327,27 @@ def test_rounds_do_not_wait_for_a_site_that_is_away(tmp_path):
     assert finished.about["away"] == ["north"]
 
 
+def test_a_site_that_nobody_reaches_is_not_waited_for_until_the_deadline_and_one_at_work_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "RESTART", 0.5)
+    monkeypatch.setattr(engine, "ATTEMPT", 1.0)
+    asked = []
+
+    class Wire(AtHand):
+        def ask(self, site, task, exchange, order, timeout):
+            if (site, task) == ("north", STEP):
+                return Answer(None, trouble="ERROR")
+            if (site, task) == ("south", STEP) and len(asked) < 2:
+                asked.append(time.sleep(timeout))  # longer than dead sites are waited for
+                return Answer(None, trouble="TIMEOUT")
+            return super().ask(site, task, exchange, order, timeout)
+
+    spec, rules = spec_for(gaussian()), QUICK._replace(deadline=60.0)
+    finished = fit_over_network(spec, list(NAMES), Wire(tmp_path, spec), tmp_path / "run", rules)
+    seconds = [record.about["traffic"]["seconds"] for record in journal_of(tmp_path) if record.about["task"] == STEP]
+    assert seconds[0] < 30.0
+    assert [(event["site"], event["what"]) for event in finished.about["events"]] == [("north", "away")]
+
+
 def test_a_site_that_declines_is_skipped_with_its_reason(tmp_path):
     spoil = spoil_rounds("south", lambda a: Answer(None, a.exchange, "floor"), lambda n: n > 1)
     finished = over_network(tmp_path, gaussian(), spoil=spoil)
@@ -345,7 +367,7 @@ def test_a_site_lost_before_round_1_is_as_if_it_had_never_been_there(tmp_path, t
         return Answer(None, trouble="TIMEOUT") if site == "north" and now == task else answer
 
     finished = over_network(tmp_path, gaussian(penalty="auto", max_rounds=2), spoil=lose)
-    assert "no answer within the deadline" in finished.about["out"]["north"]
+    assert "no answer in time" in finished.about["out"]["north"]
     rest = tuple(name for name in NAMES if name != "north")
     assert_same(finished, in_process(gaussian(penalty="auto", max_rounds=2), rest))
 
@@ -403,7 +425,7 @@ def test_below_the_quorum_the_run_pauses_keeps_its_journal_and_says_why(tmp_path
     with pytest.raises(PausedError) as paused:
         over_network(tmp_path, gaussian(), spoil=quiet)
     assert "paused: 1 of 3 site(s) answered, and min_sites is 2" in str(paused.value)
-    assert "north: no answer within the deadline (TIMEOUT)" in str(paused.value)
+    assert "north: no answer in time (TIMEOUT)" in str(paused.value)
     assert journal_of(tmp_path)[-1].about["task"] == STEP
     assert not (tmp_path / "run" / RESULT).exists()
 

@@ -122,7 +122,7 @@ def test_every_component_that_is_answered_holds_the_floor_at_what_is_answered():
     for _ in range(10):
         stack = stack_of(generator.normal(size=(90, 2)) * 4.0)
         sent = Params(np.full((1, 6), 1 / 6), generator.normal(size=(1, 6, 2)) * 6.0)
-        reply, held_back = answer_above(spec, stack, "look", sent, 10.0)
+        reply, held_back, _ = answer_above(spec, stack, "look", sent, 10.0)
         keep = np.array([r not in held_back for r in range(6)])
         found = Params(reply.params.weights[:, keep], reply.params.theta[:, keep])
         assert held_back

@@ -186,6 +186,28 @@ def test_fits_are_answered_until_the_total_is_spent(tmp_path):
     assert spent(tmp_path / "north-budget.jsonl", 1e-6) == (2, pytest.approx(total))
 
 
+def test_a_crash_between_the_ledger_and_the_log_costs_no_budget(tmp_path, monkeypatch):
+    class CrashError(BaseException):
+        pass
+
+    def crash(self, kind, **content):
+        if kind == "fit":
+            raise CrashError
+        usual(self, kind, **content)
+
+    usual = Log.append
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "append", crash)
+        with pytest.raises(CrashError):
+            center_of(tmp_path).ask("private_columns")
+    assert spent(tmp_path / "north-budget.jsonl", 1e-6).fits == 1
+    center_of(tmp_path).ask("private_columns")
+    assert spent(tmp_path / "north-budget.jsonl", 1e-6).fits == 1
+    (tmp_path / "north.jsonl").unlink()
+    with pytest.raises(DeclinedError, match="its answers are in another log"):
+        center_of(tmp_path).ask("private_columns")
+
+
 def test_without_a_total_one_fit_is_answered(tmp_path):
     center_of(tmp_path).ask("private_columns")
     with pytest.raises(DeclinedError, match="spent epsilon 4 of 4"):

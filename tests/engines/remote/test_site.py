@@ -1,14 +1,16 @@
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 
-from fedgrem import FederatedTableMixture
-from fedgrem.algorithms.fedgrem import FedGrEM, Toward
+from fedgrem import FederatedRegressionMixture, FederatedTableMixture
+from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.pooled import PooledEM
 from fedgrem.algorithms.registry import ALGORITHMS
+from fedgrem.algorithms.state import Toward
 from fedgrem.data.columns import Column
 from fedgrem.data.units import Census, UnitsPlan
 from fedgrem.engines.remote.declaration import CENSUS, HELLO, STEP, Declaration, Order, Units
@@ -185,13 +187,14 @@ NOT_POOLED = [kind for kind in ALGORITHMS.values() if not kind.traits.pools_rows
 
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
 def test_every_task_is_declared_and_no_shape_depends_on_rows_or_columns_alone(family):
-    spec = FitSpec(family, FedGrEM(), 3, score=True)
+    spec = FitSpec(family, FedGrEM(), 3, score=True, some=4)
     declared = Declaration(spec, 4)
     skipped = {"size", "held_down"} if family.joint_starts else {"size", "held_down", "joint_start"}
     # Playing it asserts that the size of the made-up sites does not matter.
     for task in {CENSUS, *TASKS} - AT_HOME - skipped:
         assert all(named_arrays(form.reply) for form in declared.forms(task))
-    assert [form.reply.params.weights.shape for form in declared.forms(STEP)] == [(3,)]
+    assert {form.reply.params.weights.shape for form in declared.forms(STEP)} == {(3,)}
+    assert [form.reply.params.weights.shape for form in declared.forms("birth", n_components=4)] == [(5,)]
     noisy = family.noise_shape(3, 4) is not None
     assert len(declared.forms("start")) == 1 + noisy, "once more in common units"
     gains = [form.reply.gain.shape for task in ("path_score", "weights_score") for form in declared.forms(task)]
@@ -221,6 +224,54 @@ def test_settings_come_back_and_a_damaged_file_is_named(tmp_path):
         read_settings(tmp_path)
     with pytest.raises(InputError, match=r"fedgrem.json is missing; start the site with"):
         read_settings(tmp_path / "elsewhere")
+
+
+def write_covariates(folder, name, seed):
+    """Ages and kinds of pain, one of which a site lacks, and what follows from them."""
+    generator = np.random.default_rng(seed)
+    kinds = np.array(["mild", "none", "severe"][: 2 if name == "b" else 3])
+    pain, age, slope = generator.choice(kinds, 80), generator.normal(60.0, 9.0, 80), generator.choice([-1.0, 1.0], 80)
+    y = slope * (age - 60.0) + 8.0 * (pain == "none") + generator.normal(size=80)
+    frame = pl.DataFrame({"age": age, "pain": pain, "y": y})
+    frame.write_csv(folder / f"{name}.csv")
+    return frame, Settings(str(folder / f"{name}.csv"), ("age", "pain"), "y", words=True)
+
+
+def test_covariates_of_words_are_expanded_by_the_levels_of_the_spec_as_in_process(tmp_path):
+    words = (Column("pain", "categorical", ("mild", "none", "severe")),)
+    model, over = (FederatedRegressionMixture(2, n_init=2, penalty=2.0, random_state=0) for _ in range(2))
+    spec = read_spec(spec_for(model, ["age", "pain"], words=words).to_json())
+    frames, sites = {}, []
+    for seed, name in enumerate("abc"):
+        frames[name], settings = write_covariates(tmp_path, name, seed)
+        sites.append(SiteAtWork(name, settings, spec))
+    model.fit({n: f.select("age", "pain") for n, f in frames.items()}, {n: f["y"] for n, f in frames.items()})
+    about = {"words": [column.as_plain() for column in words]}
+    adopt(over, Finished(run(spec, Sites(sites)), about), list(spec.fitted_columns(("age", "pain"))))
+    np.testing.assert_array_equal(over.notes_, model.notes_)
+    assert "Coefficients of pain are against its level mild." in over.notes_.tolist()
+    assert over.feature_names_in_.tolist() == ["age", "pain=none", "pain=severe"]
+    np.testing.assert_allclose(over.coef_, model.coef_, rtol=1e-8)
+    some = {name: frame.select("age", "pain") for name, frame in frames.items()}
+    for mine, theirs in zip(over.predict(some).values(), model.predict(some).values(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-8)
+
+
+def test_levels_of_words_that_were_not_agreed_on_are_a_reason_and_stay_here(tmp_path):
+    _, settings = write_covariates(tmp_path, "a", 0)
+    model = FederatedRegressionMixture(2, penalty=2.0)
+    spec = spec_for(model, ["age", "pain"], words=(Column("pain", "binary", ("mild", "none")),))
+    code, message = declined(SiteAtWork("a", settings, spec))
+    assert code == "rows"
+    assert "'severe' in column 'pain'" in message
+    assert "severe" not in REASONS[code]
+    plain = spec_for(model, ["age", "pain"])
+    assert "pain" in declined(SiteAtWork("a", settings, plain))[1]
+    with pytest.raises(InputError, match="levels of words are for covariates of a regression"):
+        spec_for(model, words=(Column("pain", "binary", ("mild", "none")),))
+    other = replace(spec, words=(Column("cp", "binary", ("1", "2")),))
+    code, message = declined(SiteAtWork("a", settings, other))
+    assert (code, message) == ("columns", "the fit has levels of 'cp', which is no column of the site.")
 
 
 @pytest.mark.parametrize("target", [False, True])

@@ -238,14 +238,29 @@ def test_the_log_says_what_was_asked_and_that_what_left_was_masked(whole):
     assert others == {page.keys}, "sites can compare them"
 
 
-def test_a_site_keeps_what_it_found_for_itself(whole):
-    expected = in_process(MODEL)
+@pytest.mark.parametrize(
+    "model",
+    [
+        MODEL,
+        FederatedGaussianMixture(2, penalty=2.0, max_rounds=3, tol=0.0, secure_sums=True, random_state=1),
+        FederatedRegressionMixture(2, penalty=2.0, max_rounds=3, tol=0.0, secure_sums=True, random_state=1),
+    ],
+    ids=["identity", "tied", "regression"],
+)
+def test_a_site_keeps_what_it_found_for_itself_in_the_units_of_its_columns(tmp_path, model):
+    over_network(tmp_path, model)
+    expected = in_process(model)
+    names = {"weights": "weights_", "means": "means_", "covariances": "covariances_"}
+    if isinstance(model, FederatedRegressionMixture):
+        names = {"weights": "weights_", "coef": "coef_", "intercept": "intercept_", "noise": "noise_"}
     for k, name in enumerate(NAMES):
-        path = whole[1] / name / OWN
+        path = tmp_path / name / OWN
         found = json.loads(path.read_text())
-        assert found["columns"] == ["x0", "x1"]
-        np.testing.assert_allclose(found["theta"], expected.means_[k], rtol=0, atol=1e-9)
-        np.testing.assert_allclose(found["weights"], expected.weights_[k], rtol=0, atol=1e-9)
+        assert found.pop("columns")[:2] == ["x0", "x1"]
+        assert found.keys() == names.keys()
+        for told, value in found.items():
+            wanted = getattr(expected, names[told])[k]
+            np.testing.assert_allclose(value, np.broadcast_to(wanted, np.shape(value)), rtol=1e-9, atol=1e-9)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

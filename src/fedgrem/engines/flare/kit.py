@@ -20,10 +20,13 @@ CONTROLLER = "fedgrem.engines.flare.center.CenterController"
 EXECUTOR = "fedgrem.engines.flare.site.SiteExecutor"
 GUARD = "fedgrem.engines.flare.site.OutgoingGuard"
 LAUNCHER = "fedgrem.engines.flare.launcher.RestartingLauncher"
+REFUSES = "fedgrem.engines.flare.certificates.RefusesReplaced"
 """What a job, a kit's policy and its resources name: the only classes of ours that NVFlare makes."""
 STUDY = "study.json"
 REVOKED = "disabled_clients.json"
 """In the server's kit: the sites that NVFlare's server lets in no more, whatever certificate they show."""
+REPLACED = "replaced_certificates.json"
+"""In the server's kit: serial numbers of certificates of sites that have a later one, or were removed."""
 PROJECT, ORGANIZATION, OPERATOR = "fedgrem", "fedgrem", "coordinator@fedgrem.org"
 ROLES = ("project_admin", "org_admin", "lead", "member")
 STREAMERS = ("site_log_streamer", "log_receiver")
@@ -116,6 +119,7 @@ def renew_kit(study: Study, name: str) -> Path:
         raise InputError(f"{name!r} is not of this study; renew one of {', '.join(subjects)}.")
     if name in study.sites:
         check_kept(study, name)
+        _replace(study, name)
     else:
         _forget_certificates(study, (subjects[name],))
     made = _provision(study)
@@ -132,6 +136,8 @@ def remove_site(study: Study, name: str) -> Study:
         raise InputError(f"{name!r} is not a site of this study; the sites are {', '.join(study.sites)}.")
     left = study._replace(sites=tuple(site for site in study.sites if site != name))
     _write(study.server / REVOKED, {"disabled_clients": sorted({*_revoked(study), name})})
+    if study.kit(name).exists():
+        _replace(study, name)
     _write_study(left)
     return left
 
@@ -154,6 +160,17 @@ def _revoked(study: Study) -> list[str]:
     """Sites whose certificates the server refuses."""
     path = study.server / REVOKED
     return list(json.loads(path.read_text())["disabled_clients"]) if path.exists() else []
+
+
+def _replace(study: Study, name: str) -> None:
+    """From now on the server refuses the certificate that a site has."""
+    path = study.server / REPLACED
+    _write(path, {"serial_numbers": sorted({*read_replaced(path), _certificate(study.kit(name)).serial_number})})
+
+
+def read_replaced(path: Path) -> list[int]:
+    """Serial numbers that the server refuses."""
+    return list(json.loads(path.read_text())["serial_numbers"]) if path.exists() else []
 
 
 def _forget_certificates(study: Study, subjects: Iterable[str]) -> None:
@@ -211,12 +228,18 @@ def check_certificate(kit: Path, who: str) -> None:
 
 def validity(kit: Path) -> tuple[datetime, datetime]:
     """From when to when the certificate of a kit is good."""
+    certificate = _certificate(kit)
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+
+
+def _certificate(kit: Path) -> Any:
     from cryptography import x509
 
     names = ("client.crt", "server.crt")
-    path = next(p for p in (kit / "startup" / name for name in names) if p.exists())
-    certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    path = next((p for p in (kit / "startup" / name for name in names) if p.exists()), None)
+    if path is None:
+        raise InputError(f"{kit / 'startup'} holds no certificate; put the one back that was made for it.")
+    return x509.load_pem_x509_certificate(path.read_bytes())
 
 
 def server_address(kit: Path) -> str:
@@ -255,6 +278,7 @@ def harden_server(kit: Path) -> None:
     storage = {"path": "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"}
     root = {"root_dir": str(kit / "store" / "snapshots"), "uri_root": "/"}
     components = [c for c in resources["components"] if c["id"] not in STREAMERS]
+    components.append({"id": "refuses_replaced", "path": REFUSES, "args": {}})
     for component in components:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(kit / "store" / "jobs")

@@ -34,6 +34,8 @@ class Page(NamedTuple):
     """When, what and why; the same again is counted."""
     keys: str = ""
     """Of a fit of sums, the fingerprint of all sites' keys."""
+    far: int = 0
+    """Orders about parameters far from these rows, of which nothing was said."""
 
     @property
     def numbers(self) -> int:
@@ -74,7 +76,8 @@ def _page(run: str, records: list[dict[str, Any]]) -> Page:
             lines[title] = line
     about = _about(begun[0]) if begun else "not begun"
     keys = next((record["asked"]["keys"] for record in records if "keys" in record.get("asked", {})), "")
-    return Page(run, records[0]["time"], about, list(lines.values()), _refusals(records), keys)
+    far = sum("far" in record for record in records)
+    return Page(run, records[0]["time"], about, list(lines.values()), _refusals(records), keys, far)
 
 
 def _about(record: dict[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 A site cannot know what others answered, and so not whether a center's numbers are the honest ones. It knows what
 kind of conversation the spec implies, from playing it on made-up rows, and holds the center to that: no task of another
-fit, none out of turn, none more often than the fit needs, no other units than at the beginning.
+fit, none out of turn, none more often than the fit needs, no other units than at the beginning. Where components are
+sought that only some sites have, the rounds may come again a bounded number of times, with as many components as sites
+were offered or fewer.
 """
 
 from collections.abc import Sequence
@@ -11,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.data.units import Census, UnitsPlan
-from fedgrem.engines.remote.declaration import CENSUS, STEP, Declaration, Order
+from fedgrem.engines.remote.declaration import CENSUS, STEP, Declaration, Order, components_in
 from fedgrem.engines.remote.floor import PARTS, params_of
 from fedgrem.engines.remote.sums import check_content
 from fedgrem.engines.remote.wire import digest_of
 from fedgrem.errors import MessageError
 from fedgrem.fit.penalty import ROUNDS
+from fedgrem.fit.some import PASSES
 from fedgrem.fit.spec import COUNTS, FitSpec
 from fedgrem.fit.sums_site import SumOrder
 from fedgrem.fit.tasks import PathRequest, ScoreRequest
@@ -52,6 +55,8 @@ class State(NamedTuple):
     """Hashes of the parameters at every end."""
     last: str = ""
     """Hash of the last order."""
+    components: int = 0
+    """How many the last order was about that was about any."""
 
 
 class Course:
@@ -60,9 +65,13 @@ class Course:
     def __init__(self, spec: FitSpec, n_columns: int) -> None:
         played = Declaration(spec, n_columns).played()
         limits = {STEP: spec.max_rounds, "path_step": ROUNDS}
-        self.stages = [Stage(task, max(count, limits.get(task, 0))) for task, count in played]
+        stages = [Stage(task, max(count, limits.get(task, 0))) for task, count in played]
+        self.stages = _with_passes(stages, scored=spec.score)
+        tasks = [stage.task for stage in self.stages]
+        self._births = tasks.index("birth") if "birth" in tasks else len(tasks)
+        self._begins_with = spec.n_components
         # A private fit has no beginning that could be repeated: what is answered twice is paid for twice.
-        self._rounds = next((place for place, stage in enumerate(self.stages) if stage.task == STEP), 0)
+        self._rounds = tasks.index(STEP) if STEP in tasks else 0
         self._ends = max(1, sum(stage.task == "score" for stage in self.stages))
         self.state = State()
         self._taken: set[str] = set()
@@ -93,7 +102,8 @@ class Course:
             if end not in ends and len(ends) == self._ends:
                 raise MessageError(f"{task!r} is asked about other parameters than the end of this fit was before.")
             finished = " ".join(dict.fromkeys([*ends, end]))
-        self.state = State(place, count, beginnings, agreed, finished, digest)
+        components = now.components if again else self._components(task, order, place)
+        self.state = State(place, count, beginnings, agreed, finished, digest, components)
         self._taken.add(digest)
         return again
 
@@ -101,6 +111,17 @@ class Course:
         """Take over an order that was taken before, and where the fit was after it."""
         self.state = State(*state)
         self._taken.add(digest)
+
+    def _components(self, task: str, order: Order, place: int) -> int:
+        """How many components the fit is about with an order: it may be others where sites are offered some."""
+        now, told = self.state, components_in(order)
+        before = now.components or self._begins_with
+        if told in (0, before):
+            return now.components
+        since = {stage.task for stage in self.stages[max(now.place + 1, self._births) : place + 1]}
+        if "hold" not in since and not (STEP in since and told < before):
+            raise MessageError(f"{task!r} is asked about {told} components, and this fit is about {before} by now.")
+        return told
 
     def _turn(self, task: str) -> tuple[int, int, int]:
         """The stage, how often it has been asked with this, and how often the fit has begun."""
@@ -125,6 +146,18 @@ class Course:
             if place >= 0
             else f"a fit begins with {tasks[0]!r}, not with {task!r}."
         )
+
+
+def _with_passes(stages: list[Stage], *, scored: bool) -> list[Stage]:
+    """The course of a fit in which the rounds come again as often as components may be born."""
+    tasks = [stage.task for stage in stages]
+    if "birth" not in tasks:
+        return stages
+    first = tasks.index("birth")
+    end = first + (4 if scored else 3)
+    birth, hold, *rounds = stages[first:end]
+    once = [birth, hold, hold, *rounds]  # what its own components are worth to a site, and what it is offered
+    return [*stages[:first], *once * PASSES, *stages[end:]]
 
 
 def check_values(task: str, order: Order, spec: FitSpec) -> None:

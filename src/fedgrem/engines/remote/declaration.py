@@ -14,16 +14,18 @@ import numpy as np
 
 from fedgrem.data.federation import Federation, Units
 from fedgrem.engines.inprocess import InProcess
+from fedgrem.engines.remote.floor import params_of
 from fedgrem.engines.remote.sums import PLAYED_SITES, NamedKeys, order_among, reply_among, sites_told
 from fedgrem.engines.remote.wire import decode
 from fedgrem.errors import InputError, MessageError
 from fedgrem.families.registry import FAMILIES
-from fedgrem.fit.conversation import Ask, Replies
-from fedgrem.fit.fit import run
+from fedgrem.fit.conversation import Ask, Replies, converse
+from fedgrem.fit.fit import fit
 from fedgrem.fit.private_site import TASKS as PRIVATE_TASKS
 from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.sums import Circle
 from fedgrem.fit.sums_site import KEYS, SUM_TASKS, SumOrder, check_spec
+from fedgrem.fit.tasks import AFTER_BIRTHS
 from fedgrem.fit.tasks import TASKS as LOCAL_TASKS
 from fedgrem.types import Array, map_arrays, named_arrays
 
@@ -105,10 +107,10 @@ def check_over_network(spec: FitSpec) -> None:
         )
     if spec.ranges is not None and spec.columns is None:
         raise InputError(UNNAMED)
-    if spec.some:
+    if spec.words and (spec.columns is None or not spec.family.has_target):
         raise InputError(
-            "components that only some sites have are looked for in one process only as yet: how many there will be is "
-            "not known beforehand, and no site answers what was not declared. Fit in process, or give n_components."
+            "levels of words are for covariates of a regression, and belong to columns that the fit names; give the "
+            "columns too, as in `fedgrem sites fit --regression --columns age,cp --types cp=none|mild`."
         )
     if spec.given is not None:
         raise InputError("starts cannot be given to a fit over a network yet; leave them out, or fit in process.")
@@ -135,7 +137,8 @@ class Declaration:
 
     def read_order(self, task: str, fields: Any) -> Order:
         """An order as it came, checked against the declaration: the site's side of the check."""
-        order: Order = _read("the order", fields, [form.order for form in self.forms(task, sites_told(fields))])
+        forms = self.forms(task, sites_told(fields), self._components_told(fields))
+        order: Order = _read("the order", fields, [form.order for form in forms])
         units = order.units
         if units is not None and not (np.isfinite([*units.location, *units.scale]).all() and (units.scale > 0).all()):
             raise MessageError("the order's units are not finite and positive.")
@@ -149,7 +152,8 @@ class Declaration:
     def reply_to(self, task: str, order: Order) -> Any:
         """What a site may answer to an order: the structure, with the shape and type of every field."""
         n_sites = len(order.mail.common.here) if isinstance(order.mail, SumOrder) else PLAYED_SITES
-        found = [form.reply for form in self.forms(task, n_sites) if _shapes(form.order) == _shapes(order)]
+        forms = self.forms(task, n_sites, components_in(order))
+        found = [form.reply for form in forms if _shapes(form.order) == _shapes(order)]
         if not found:
             raise MessageError(f"the order for {task!r} is of no declared shape; no site would take it.")
         return found[0]
@@ -161,26 +165,49 @@ class Declaration:
             return ""
         return KEYS if self._spec.secure_sums else CENSUS
 
-    def forms(self, task: str, n_sites: int = PLAYED_SITES) -> "list[Form]":
-        """The messages of a task: more than one pair where it is asked in several ways; a sum is over so many."""
+    def _components_told(self, fields: Any) -> int:
+        """How many components an order says that it is about; of what is no order, as many as the fit begins with."""
+        most = max(self._spec.some, self._spec.n_components)
+        for name in ("mail.params.weights", "mail.weights") if self._spec.some else ():
+            try:
+                told = fields[name]["shape"][-1]
+            except (TypeError, KeyError, IndexError):
+                continue
+            if type(told) is int and told > most:
+                raise MessageError(f"the order is about {told} components, and this fit has at most {most}.")
+            return told if type(told) is int and told > 0 else 0
+        return 0
+
+    def forms(self, task: str, n_sites: int = PLAYED_SITES, n_components: int = 0) -> "list[Form]":
+        """The messages of a task: more than one pair where it is asked in several ways.
+
+        A sum is over so many sites; of a fit with components that only some sites have, messages may be about another
+        number of components than it begins with, and are those of a fit of that number.
+        """
         if task and task == self.first:
             return [Form(HELLO, self._keys if self._spec.secure_sums else self._census)]
         played = task in TASKS and task not in (CENSUS, KEYS)
-        known = _played(self._spec, self.n_columns, self._spec.smaller is not None).forms if played else {}
+        known = self._play().forms if played else {}
         if task not in known:
             if self._spec.ranges is not None or self._spec.secure_sums:
-                known = _played(self._spec, self.n_columns, False).forms
+                known = self._play().forms
             first = (self.first,) if self.first else ()
             listed = ", ".join((*first, *known)) if known else ", ".join(TASKS)
             raise MessageError(f"there is no task {task[:40]!r} in this fit; the tasks are {listed}.")
+        if self._spec.some and n_components not in (0, self._spec.n_components) and task in AFTER_BIRTHS:
+            errors = "information" in known
+            other = replace(self._spec, n_components=n_components, standard_errors=errors, smaller=None)
+            return _played(other, self.n_columns, False).after_births[task]
         if not self._spec.secure_sums:
             return known[task]
         return [Form(order_among(form.order, n_sites), reply_among(form.reply, n_sites)) for form in known[task]]
 
     def played(self) -> list[tuple[str, int]]:
         """The tasks in the order of a fit, and how often each is asked in a row, where that does not hang on rows."""
-        asked = _played(self._spec, self.n_columns, self._spec.smaller is not None).asked
-        return [(task, len(list(times))) for task, times in groupby(asked)]
+        return [(task, len(list(times))) for task, times in groupby(self._play().asked)]
+
+    def _play(self) -> "_MadeUp":
+        return _played(self._spec, self.n_columns, self._spec.smaller is not None)
 
     @property
     def _census(self) -> NamedCensus:
@@ -217,7 +244,7 @@ def _read(who: str, fields: Any, forms: list[Any]) -> Any:
     raise wrong
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def _played(spec: FitSpec, n_columns: int, two_starts: bool) -> "_MadeUp":
     """Every task of the fit of a spec and its messages, from a play on made-up rows.
 
@@ -225,7 +252,7 @@ def _played(spec: FitSpec, n_columns: int, two_starts: bool) -> "_MadeUp":
     rounds of its own.
     """
     made_up = _MadeUp(spec, n_columns)
-    run(spec, made_up)
+    converse(fit(spec, made_up.site_names, rehearsed=True), made_up)
     return made_up
 
 
@@ -236,10 +263,12 @@ class _MadeUp:
     """
 
     def __init__(self, spec: FitSpec, n_columns: int) -> None:
-        self.site_names = ("here", "there", "yonder") if spec.secure_sums else ("here", "there")
+        self.site_names = ("here", "there", "yonder") if spec.secure_sums or spec.some else ("here", "there")
         self._few, self._more = (self._sites(spec, n_columns, n * (spec.n_components + SPARE_ROWS)) for n in (1, 2))
         self._replies: dict[Any, Replies] = {}
         self.forms: dict[str, list[Form]] = {}
+        self.after_births: dict[str, list[Form]] = {}
+        """Of what follows when sites were asked for components that only some have."""
         self.asked: list[str] = []
 
     def _sites(self, spec: FitSpec, n_columns: int, n_rows: int) -> InProcess:
@@ -261,13 +290,22 @@ class _MadeUp:
             alike = _shapes(replies.mail) == _shapes(self._more.ask(ask).mail)
             assert alike, f"the reply to {ask.task} depends on the number of rows"
             if ask.task not in (CENSUS, KEYS):
-                self._note(ask, replies)
+                self.forms.setdefault(ask.task, []).append(_form(ask, replies))
+        if "birth" in self.asked:
+            self.after_births.setdefault(ask.task, []).append(_form(ask, self._replies[key]))
         return self._replies[key]
 
-    def _note(self, ask: Ask, replies: Replies) -> None:
-        mail, reply = (map_arrays(lambda leaf: blank(leaf.shape[1:], leaf.dtype), m) for m in (ask.mail, replies.mail))
-        units = map_arrays(lambda leaf: blank(leaf.shape, leaf.dtype), ask.agreed.units)
-        self.forms.setdefault(ask.task, []).append(Form(Order(mail, units, HELLO.gaps), reply))
+
+def _form(ask: Ask, replies: Replies) -> Form:
+    mail, reply = (map_arrays(lambda leaf: blank(leaf.shape[1:], leaf.dtype), m) for m in (ask.mail, replies.mail))
+    units = map_arrays(lambda leaf: blank(leaf.shape, leaf.dtype), ask.agreed.units)
+    return Form(Order(mail, units, HELLO.gaps), reply)
+
+
+def components_in(order: Order) -> int:
+    """How many components an order is about; 0 where it is about none."""
+    params = params_of(order.mail)
+    return 0 if params is None else int(np.shape(params.weights)[-1])
 
 
 def _shapes(message: Any) -> list[Any]:

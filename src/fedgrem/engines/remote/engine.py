@@ -33,6 +33,9 @@ RESPONSE = "response"
 ATTEMPT = 5.0
 """Seconds, or five times what the last exchange took, after which a site that is silent is asked again."""
 
+RESTART = 20.0
+"""Seconds in which a worker that died is back: a site that nobody reaches for so long in a round is away."""
+
 
 class Answer(NamedTuple):
     """What came of asking one site once."""
@@ -114,7 +117,7 @@ class OverNetwork:
     def columns(self) -> list[str]:
         """What the sites call their columns, the response of a regression last."""
         if self.spec.columns is not None:
-            return [*self.spec.columns, *[RESPONSE] * self.spec.family.has_target]
+            return [*self.spec.fitted_columns(self.spec.columns), *[RESPONSE] * self.spec.family.has_target]
         return read_names(self.roster.census[self.roster.names[0]].names)
 
     def meet(self) -> None:
@@ -249,7 +252,7 @@ class OverNetwork:
     def _columns_told(self, answers: list[Fields | None]) -> int:
         """How many columns most sites have; others are refused by shape."""
         if self.spec.columns is not None:
-            return len(self.spec.columns)
+            return len(self.spec.fitted_columns(self.spec.columns))
         counts = [n for n in map(_claimed_columns, answers) if 0 < n <= MOST_COLUMNS]
         if not counts:
             return 1
@@ -361,14 +364,18 @@ class OverNetwork:
         begin, patience = time.monotonic(), self.roster.rules.deadline
         if site in self.roster.away:
             patience = min(patience, max(PROBE, 3.0 * self._pace))
-        end = begin + patience
+        end, reached = begin + patience, begin
         pause = 0.05
         while True:
             # A worker that dies while it works sends nothing back: ask again now and then. Answers are remembered.
-            attempt = min(end - time.monotonic(), max(ATTEMPT, 5.0 * self._pace))
-            answer = self._transport.ask(site, task, exchange, message, max(0.1, attempt))
-            if not answer.trouble or time.monotonic() + pause >= end:
-                return time.monotonic() - begin, answer
+            asked = time.monotonic()
+            attempt = max(0.1, min(end - asked, max(ATTEMPT, 5.0 * self._pace)))
+            answer = self._transport.ask(site, task, exchange, message, attempt)
+            now = time.monotonic()
+            reached = now if now - asked > 0.9 * attempt else reached  # it may be at work
+            until = min(end, reached + RESTART) if task == STEP else end
+            if not answer.trouble or now + pause >= until:
+                return now - begin, answer
             time.sleep(pause)
             pause = min(1.0, 2 * pause)
 
@@ -424,7 +431,7 @@ class OverNetwork:
 
     def _trouble(self, answer: Answer) -> str:
         if answer.trouble:
-            return f"no answer within the deadline ({answer.trouble})"
+            return f"no answer in time ({answer.trouble})"
         return f"it does not answer: {REASONS.get(answer.declined, 'for a reason of its own')}" * bool(answer.declined)
 
     def _checked(self, site: str, task: str, answer: Answer) -> Any:

@@ -34,6 +34,8 @@ TITLES = {
     "weights_score": "Whether mixture weights are common, once before round 1",
     STEP: "Every round",
     "score": "At the end, where several numbers of components are compared",
+    "birth": "Where a number of components was chosen: one that only some sites have, at most 3 times after rounds",
+    "hold": "Likewise: which components a site has, at most 6 times",
     "private_columns": "A private fit: where columns lie, once, and nothing before it",
     "private_moments": "A private fit: second moments, once",
     "private_cells": "A private fit: rows by cells, twice",
@@ -71,7 +73,11 @@ WORDS = {
     "step_scale": "how long the last step was, relative to the usual one",
     "log_likelihood": "of all rows together",
     "choice": "which of several starts the site took",
+    "base": "whether that is about the site's own components (0) or the center's (1)",
+    "lead": "how much better the rows are explained by its own components than by the center's, in log-likelihood",
+    "loss": "by how much worse the rows would be explained without each component; 0 for what the site lacks",
     "gain": "for each penalty, the mean gain in held-out log-likelihood per row over fitting alone",
+    "birth.gain": "by how much better the rows are explained with one more component, in log-likelihood",
     "error": "the standard errors of these",
     "entropy": "how unsure the components of all rows are together; 0 if each row surely belongs to one",
     "held_down": "the share of the rows that does not count, being of no component; 0 below the floor",
@@ -95,6 +101,8 @@ def tables() -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
     for task, title in TITLES.items():
         family: Family = regression if task == "joint_start" else gaussian
         spec = FitSpec(family, FedGrEM(), N_COMPONENTS, score=True, units=_units(family))
+        if task in ("birth", "hold"):
+            spec = replace(spec, some=N_COMPONENTS)
         if task in PRIVATE_TASKS:
             spec = replace(spec, score=False, ranges=((0.0, 10.0),) * N_COLUMNS)
         yield title, _fields(spec, task)
@@ -116,7 +124,7 @@ def _fields(spec: FitSpec, task: str) -> list[tuple[str, int, str]]:
     declared = Declaration(spec, N_COLUMNS).forms(task)[-1].reply
     rows = []
     for name, leaf in named_arrays(declared):
-        word = name.rpartition(".")[2]
+        word = f"{task}.{name}" if f"{task}.{name}" in WORDS else name.rpartition(".")[2]
         if word not in WORDS:
             raise MessageError(f"{name} of {task} has no words that say what it is; add them to WORDS.")
         rows.append((name, int(np.prod(leaf.shape, dtype=int)), WORDS[word]))

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedgrem.engines.remote.course import Course
 from fedgrem.engines.remote.declaration import Declaration, Order, read_names, write_names
+from fedgrem.engines.remote.floor import explained
 from fedgrem.engines.remote.ledger import charge, one_at_a_time, spent
 from fedgrem.engines.remote.log import Log
 from fedgrem.engines.remote.site import DeclinedError, SiteAtWork
@@ -53,10 +54,10 @@ class Guard:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._site, self._log, self._earlier, self._run, self._job, self._now = site, log, earlier, run, job, now
-        self._declaration = Declaration(site.spec, len(site.settings.columns))
+        self._declaration = Declaration(site.spec, len(site.columns))
         self._lock = threading.Lock()
         self._course: Course | SumCourse | None = None
-        self._refused = 0
+        self._refused, self._best = 0, -np.inf
         self._answered: tuple[str, Fields] | None = None
         self._released: tuple[int, Fields] | None = None
 
@@ -73,6 +74,8 @@ class Guard:
                 if self._refused < REFUSALS:
                     released = self._answer(task, fields, about)
             except DeclinedError as error:
+                if isinstance(error.__cause__, OSError):
+                    raise  # a full disk, say: nobody's doing, and nothing can be written of it
                 self._refused += 1
                 if self._refused <= REFUSALS:
                     self._write("refusal", **about, code=error.code, why=str(error))
@@ -121,17 +124,18 @@ class Guard:
             return kept
         told = {"again": True} if again else _told(order)
         self._write("order", **about, **told, digest=digest, state=self._course.state)
-        reply, held_back = self._site.work(task, order)
-        message = self.judge(task, encode(reply), order)
+        answer = self._site.work(task, order, self._best)
+        message = self.judge(task, encode(answer.reply), order)
         released = encode(message)
         masked = isinstance(message, SumReply)
         numbers = {} if masked else {name: leaf.tolist() for name, leaf in named_arrays(message)}
         if "names" in numbers:
             numbers["names"] = read_names(message.names)
-        below: dict[str, Any] = {"held_back": held_back} if held_back else {}
+        below: dict[str, Any] = {"held_back": answer.held_back} if answer.held_back else {}
+        below |= {"far": True} if answer.far else {}
         below |= masked_in(released) if masked else {}
         self._write("reply", lasting=private, **about, bytes=size(released), **below, sent=numbers)
-        self._answered = digest, released
+        self._answered, self._best = (digest, released), max(self._best, explained(numbers))
         return released
 
     def _remembered(self, digest: str) -> Fields | None:
@@ -172,7 +176,7 @@ class Guard:
         mine = [record for record in records if record.get("run") == self._run]
         spec = self._site.spec.as_plain()
         sums = self._site.spec.secure_sums
-        course = SumCourse(self._site.spec) if sums else Course(self._site.spec, len(self._site.settings.columns))
+        course = SumCourse(self._site.spec) if sums else Course(self._site.spec, len(self._site.columns))
         digest = self._site.digest()
         begun = [record for record in mine if record["kind"] == "fit"]
         if begun:
@@ -183,20 +187,24 @@ class Guard:
             self._site.budget = begun[0].get("mu")
             self._refused = sum(record["kind"] == "refusal" for record in mine)
             for record in mine:
+                self._best = max(self._best, explained(record.get("sent", {})))
                 if "state" in record:
                     course.restore(record["state"], record["digest"])
             return course
         self._check_often(records)
         n_rows, settings = len(self._site.rows().sites[0].rows), self._site.settings
-        paid = self._pay()
+        paid = self._pay(interrupted=any(record["kind"] == "paying" for record in mine))
         if not paid:
             self._check_changed(records, digest, n_rows)
         rules: dict[str, Any] = {"floor": settings.floor, "cap": settings.cap, "fits_per_day": settings.fits_per_day}
         self._write("fit", run=self._run, job=self._job, spec=spec, rows=digest, n_rows=n_rows, **rules, **paid)
         return course
 
-    def _pay(self) -> dict[str, Any]:
-        """What the log says of the budget of a private fit, once it is paid for; nothing of another fit."""
+    def _pay(self, *, interrupted: bool) -> dict[str, Any]:
+        """What the log says of the budget of a private fit, once it is paid for; nothing of another fit.
+
+        The log says first that it is about to be: a crash in between must not cost a budget for nothing.
+        """
         settings, private = self._site.settings, self._site.spec.ranges is not None
         if settings.epsilon is None:
             if private:
@@ -219,7 +227,10 @@ class Guard:
             if settings.ledger is None:  # a rehearsal, which nobody hears
                 self._site.budget = mu_of(epsilon, delta)
             else:
-                self._site.budget = charge(Path(settings.ledger), self._run, epsilon, delta, total)
+                if not interrupted:
+                    self._write("paying", lasting=True, run=self._run)
+                ledger = Path(settings.ledger)
+                self._site.budget = charge(ledger, self._run, epsilon, delta, total, interrupted=interrupted)
                 told["spent"] = spent(Path(settings.ledger), delta).epsilon
         except (InputError, OSError) as error:
             raise DeclinedError("budget", str(error)) from error

@@ -42,14 +42,21 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def charge(path: Path, run: str, epsilon: float, delta: float, total_epsilon: float) -> float:
-    """Pay for a fit, once, and return its mu; :class:`~fedgrem.errors.InputError` where too little is left."""
+def charge(
+    path: Path, run: str, epsilon: float, delta: float, total_epsilon: float, *, interrupted: bool = False
+) -> float:
+    """Pay for a fit, once, and return its mu; :class:`~fedgrem.errors.InputError` where too little is left.
+
+    Where a crash ``interrupted`` this before anything was answered, what was paid then is good.
+    """
     mu = mu_of(epsilon, delta)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         records = _records(path)
         square, runs = sum(record["mu"] ** 2 for record in records), [record["run"] for record in records]
+        if run in runs and interrupted:
+            return float(records[runs.index(run)]["mu"])
         if run in runs:
             raise InputError(f"{run} has been paid for before, and its answers are in another log; begin a new fit.")
         if square + mu * mu > mu_of(total_epsilon, delta) ** 2 * (1.0 + SLACK):

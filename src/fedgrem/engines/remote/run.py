@@ -97,6 +97,7 @@ def _about(engine: OverNetwork, result: FitResult) -> dict[str, Any]:
         "out": roster.out,
         "away": sorted(roster.away),
         "columns": engine.columns,
+        "words": [column.as_plain() for column in engine.spec.words],
         "n_rows": {n: float(said.n_rows) for n, said in roster.census.items() if isinstance(said, NamedCensus)}
         or {n: rows for n, rows in zip(result.site_names, result.n_rows.tolist(), strict=True) if np.isfinite(rows)},
         "seconds_per_round": statistics.median(traffic.seconds for traffic in engine.rounds),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.data.columns import Column, encode
+from fedgrem.data.dummies import levels_from, with_dummies
 from fedgrem.data.federation import Federation, stack_sites
 from fedgrem.data.files import check_column, check_no_gaps, check_numeric, read_table
 from fedgrem.data.stack import Stack
@@ -117,27 +118,32 @@ def read_settings(folder: Path, site: str | None = None) -> Settings:
         raise InputError(f"{path} cannot be read ({error}); start the site again with --data and --columns.") from error
 
 
-def read_rows(name: str, settings: Settings, types: tuple[Column, ...] = ()) -> Federation:
+def read_rows(
+    name: str, settings: Settings, types: tuple[Column, ...] = (), words: tuple[Column, ...] = ()
+) -> Federation:
     """The rows of this site, as a federation of one; complaints may quote its cells and stay at the site.
 
-    With ``types``, columns are coded by what the fit says of them.
+    With ``types``, columns are coded by what the fit says of them; ``words`` become zeros and ones by their levels.
     """
     aside = [column for column in (settings.target, settings.weight) if column is not None]
     frame = read_table(settings.data)
     for column in (*settings.columns, *aside):
         check_column(frame, column)
-    check_numeric(frame, aside if types else (*settings.columns, *aside))
+    wordy = [column.name for column in types or words]
+    check_numeric(frame, [column for column in (*settings.columns, *aside) if column not in wordy])
     check_no_gaps(frame, aside)
+    table = with_dummies({name: frame.select(settings.columns)}, levels_from(words))[name]
 
     def numbers(column: str) -> Array:
-        return np.asarray(frame[column].cast(float).fill_null(float("nan")).to_numpy(), dtype=np.float64)
+        source = frame if column in aside else table
+        return np.asarray(source[column].cast(float).fill_null(float("nan")).to_numpy(), dtype=np.float64)
 
     return Federation.from_sites(
         [name],
-        [encode(frame, types) if types else np.column_stack([numbers(column) for column in settings.columns])],
+        [encode(frame, types) if types else np.column_stack([numbers(column) for column in table.columns])],
         None if settings.target is None else [numbers(settings.target)],
         None if settings.weight is None else [numbers(settings.weight)],
-        columns=settings.columns,
+        columns=tuple(table.columns),
         missing_allowed=True,
     )
 
@@ -167,7 +173,9 @@ class SiteAtWork:
         self._secret = os.urandom(32) if secret is None else secret
         """From which what it masks and seals with is made, where only sums open."""
         self._of_fit: bytes | None = None
-        self._declaration = Declaration(spec, len(settings.columns))
+        self.columns = spec.fitted_columns(settings.columns)
+        """Of the fit: those of the site, but for words."""
+        self._declaration = Declaration(spec, len(self.columns))
         self._lock = threading.Lock()
         self._federation: Federation | None = None
         self._ready: tuple[bytes, Stack] | None = None
@@ -190,8 +198,11 @@ class SiteAtWork:
         except (MessageError, InputError) as error:
             raise DeclinedError("order", str(error)) from error
 
-    def work(self, task: str, order: Order) -> Answer:
-        """The answer to an order, within the site's floor; :class:`DeclinedError` where there is none."""
+    def work(self, task: str, order: Order, best: float = -np.inf) -> Answer:
+        """The answer to an order, within the site's floor; :class:`DeclinedError` where there is none.
+
+        ``best`` is the largest log-likelihood a row that was told in this fit.
+        """
         with self._lock:
             federation = self.rows()
             if task in PRIVATE_TASKS:
@@ -202,7 +213,7 @@ class SiteAtWork:
                 told = {name: np.asarray(value) for name, value in census._asdict().items()}
                 return Answer(NamedCensus(**told, names=names), [])
             if task == KEYS:
-                return Answer(NamedKeys(*key_reply(self._own_secret(), len(self.settings.summarized)), names), [])
+                return Answer(NamedKeys(*key_reply(self._own_secret(), self._declaration.n_summarized), names), [])
             if task == OF_CENSUS:
                 return self._add(task, map_arrays(lambda leaf: np.asarray(leaf)[None], census), order)
             try:
@@ -214,10 +225,10 @@ class SiteAtWork:
             stack, mail = self._stack(federation, order), map_arrays(lambda leaf: leaf[None], order.mail)
             try:
                 with np.errstate(all="ignore"), one_thread_each():
-                    reply, held_back = answer_above(self.spec, stack, task, mail, self.settings.floor)
+                    found = answer_above(self.spec, stack, task, mail, self.settings.floor, best)
             except BelowFloorError as error:
                 raise DeclinedError("floor", str(error)) from error
-            return Answer(map_arrays(lambda leaf: np.asarray(leaf[0]), reply), held_back)
+            return found._replace(reply=map_arrays(lambda leaf: np.asarray(leaf[0]), found.reply))
 
     def _private(self, federation: Federation, task: str, order: Order) -> Answer:
         """Noise is the floor of a private answer: nothing else of it hangs on the rows."""
@@ -250,7 +261,8 @@ class SiteAtWork:
         except InputError as error:
             raise DeclinedError("order", str(error)) from error
         if task == "sum_end" and held is not None and self._keep is not None:
-            keep_own(self._keep, self.spec, self.settings.summarized, order, map_arrays(lambda a: a[0], held.after))
+            own = self.settings._replace(columns=self.columns).summarized
+            keep_own(self._keep, self.spec, own, order, map_arrays(lambda a: a[0], held.after))
         return Answer(reply, sorted(held_back))
 
     def _own_secret(self) -> bytes:
@@ -269,7 +281,8 @@ class SiteAtWork:
         if self._federation is None:
             check_columns(self.settings, self.spec)
             try:
-                federation = read_rows(self.name, self.settings, getattr(self.spec.family, "types", ()))
+                types = getattr(self.spec.family, "types", ())
+                federation = read_rows(self.name, self.settings, types, self.spec.words)
                 _check_rows(federation, self.spec)
             except (FedGrEMError, OSError) as error:
                 raise DeclinedError("rows", str(error)) from error
@@ -323,6 +336,9 @@ def check_columns(settings: Settings, spec: FitSpec) -> None:
             f"the fit names the columns {', '.join(spec.columns)}, and the site {', '.join(settings.columns)}; "
             "give the same columns in the same order.",
         )
+    wordy = [column.name for column in spec.words if column.name not in settings.columns]
+    if wordy:
+        raise DeclinedError("columns", f"the fit has levels of {wordy[0]!r}, which is no column of the site.")
 
 
 def _check_rows(federation: Federation, spec: FitSpec) -> None:

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgrem.data.federation import Units
 from fedgrem.engines.remote.wire import Fields, digest_of
 from fedgrem.errors import InputError, MessageError
+from fedgrem.families.gaussian import Gaussian
 from fedgrem.fit.penalty import ROUNDS
-from fedgrem.fit.spec import COUNTS, FitSpec, as_plain
+from fedgrem.fit.spec import COUNTS, FitSpec
 from fedgrem.fit.sums import GENERATION, GENERATIONS, MIDDLE_PASSES, MOST_PASSES
 from fedgrem.fit.sums_site import KEYS, OF_CENSUS, SUM_TASKS, Begin, Guess, Round, SumOrder, SumReply
 from fedgrem.types import Array, Params, named_arrays
@@ -243,13 +245,30 @@ def secret_of_fit(secret: bytes, *what: str) -> bytes:
 
 
 def keep_own(path: Path, spec: FitSpec, columns: tuple[str, ...], order: Any, params: Params) -> None:
-    """Write down what a site has found for itself: in the units of the fit, and what these are."""
-    found = {"columns": columns, "family": as_plain(spec.family)}
-    for name, leaf in named_arrays((order.units, params)):
-        found[name.rpartition(".")[2]] = leaf.tolist()
+    """Write down what a site has found for itself, in the units of its columns."""
+    found = {"columns": columns} | {name: leaf.tolist() for name, leaf in own_answer(spec, order.units, params).items()}
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(json.dumps(found, indent=1) + "\n")
+
+
+def own_answer(spec: FitSpec, units: Units | None, params: Params) -> dict[str, Array]:
+    """Weights, and means and covariances or lines and standard deviations about them, as the columns are measured."""
+    family: Any = spec.family
+    theta, noise = params.theta, params.noise
+    if isinstance(family, Gaussian):
+        location, scale = (0.0, np.ones(theta.shape[1])) if units is None else units
+        inside = family.covariance.matrices(noise, len(scale))
+        inside = np.broadcast_to(inside * scale[:, None] * scale, (len(theta), len(scale), len(scale)))
+        return {"weights": params.weights, "means": theta * scale + location, "covariances": inside}
+    width = theta.shape[1] - spec.units.intercept
+    location, scale = (np.zeros(width + 1), np.ones(width + 1)) if units is None else units
+    coef, intercept = theta[:, :width] * scale[-1] / scale[:-1], np.zeros(len(theta))
+    if spec.units.intercept:
+        intercept = location[-1] + scale[-1] * theta[:, -1] - coef @ location[:-1]
+    spread = np.ones(1) if noise is None else np.exp(noise[:, 0])
+    spread = np.broadcast_to(scale[-1] * spread, len(theta))
+    return {"weights": params.weights, "coef": coef, "intercept": intercept, "noise": spread}
 
 
 def masked_in(fields: Fields) -> dict[str, int]:

@@ -48,9 +48,10 @@ def check_reply(
         raise MessageError(f"{who} now says that it has {size:g} rows, and said {n_rows:g} before.")
     if task == CENSUS and np.any(message.deviation < 0):
         raise MessageError(f"{who} sent a negative standard deviation.")
-    params = getattr(getattr(message, "fits", message), "params", None)
-    if params is not None:
-        _check_simplex(who, np.asarray(params.weights))
+    params = getattr(getattr(message, "fits", message), "params", message)
+    weights = getattr(params, "weights", None)
+    if weights is not None:
+        _check_simplex(who, np.asarray(weights))
     return message
 
 
@@ -64,7 +65,8 @@ def _check_finite(who: str, task: str, name: str, leaf: Array, gaps: bool) -> No
         raise MessageError(f"{who} sent NaN or infinity in {int(bad.sum())} of {leaf.size} number(s) of {name}.")
     # Rows beyond that are refused at every site: nothing that is computed from them can be larger than their squares.
     largest = np.abs(leaf[np.isfinite(leaf)]).max(initial=0.0)
-    most = LARGEST**2 if name.endswith("log_likelihood") or "packed" in name else LARGEST
+    squares = name.endswith("log_likelihood") or "packed" in name or task in ("birth", "hold")
+    most = LARGEST**2 if squares else LARGEST
     if largest > most:
         raise MessageError(
             f"{who} sent {largest:.3g} in {name}, expected at most {most:g}: no honest site can be there."
