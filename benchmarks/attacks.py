@@ -8,28 +8,26 @@ named that of those who are, or are said to say the same as others; false alarms
 are those of the longest fit, over twice those without attack plus ten.
 """
 
-import argparse
-import os
 import time
-import warnings
 from collections import defaultdict
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import numpy as np
 
+from common import Given, asked, in_processes, one_of, some_of
 from fedgrem.algorithms.center_rules import CENTER_RULES
 from fedgrem.attacks import ATTACKS
 from fedgrem.data.simulate import simulate
 from fedgrem.studies.attacks import ALONE, NONE, OURS
 from fedgrem.studies.base import Method
+from fedgrem.studies.processes import quiet
 from fedgrem.studies.under_attack import Scenario, trial
 
 
+@quiet()
 def one_seed(task, shares, attacks, method):
     """Everything of one model, h, number of sites and seed: a list of (share, attack, dict of figures)."""
     model, h, n_sites, seed = task
-    warnings.simplefilter("ignore")
     drawn = simulate(model, h=h, n_sites=n_sites, n_outliers=0, seed=seed)
     rows = []
     for share in shares:
@@ -56,23 +54,24 @@ def summary(rows):
     }  # fmt: skip
 
 
+def verdicts_of(one):
+    return f"{one['recall']:.0%}/{one['named']:.0%}/{one['alarms']:.1%} {one['penalty']:g}"
+
+
+def each(one):
+    return f"{one['clean']:.2f}/{one['alone']:.2f}" + "!" * (one["died"] > 0) + "~" * (one["rounds"] > 1.0)
+
+
 def main():
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=("gmm", "mor"), default="gmm")
-    parser.add_argument("--share", nargs="+", type=float, default=[0.1, 0.2, 0.3, 0.4])
-    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 1.0], metavar="H")
-    parser.add_argument("--sites", nargs="+", type=int, default=[10, 20], metavar="K")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--attacks", nargs="+", default=[], choices=list(ATTACKS), metavar="NAME", help="default: all")
-    parser.add_argument("--rule", default=None, choices=list(CENTER_RULES), help="default: that of the default fit")
-    parser.add_argument("--mixing", action="store_true", help="with nearest-neighbour mixing before the rule")
-    parser.add_argument("--each", action="store_true", help="a line for every attack, not only the worst of each cell")
-    parser.add_argument("--verdicts", action="store_true", help="likewise, recall and false alarms of every attack")
-    parser.add_argument("--processes", type=int, default=2)
-    chosen = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    chosen = asked(
+        __doc__, model=one_of("gmm", "mor"), share=[0.1, 0.2, 0.3, 0.4], similarity=[0.0, 1.0], sites=[10, 20],
+        seeds=5, first_seed=0, attacks=some_of(ATTACKS),
+        rule=Given(None, "default: that of the default fit", list(CENTER_RULES)),
+        mixing=Given(False, "with nearest-neighbour mixing before the rule"),
+        each=Given(False, "a line for every attack, not only the worst of each cell"),
+        verdicts=Given(False, "likewise, recall and false alarms of every attack"), processes=2,
+    )  # fmt: skip
     attacks = chosen.attacks or list(ATTACKS)
     method = OURS
     if chosen.rule is not None:
@@ -81,27 +80,27 @@ def main():
     tasks = [(chosen.model, h, n_sites, seed) for n_sites in chosen.sites for h in chosen.similarity for seed in seeds]
     play = partial(one_seed, shares=chosen.share, attacks=attacks, method=method)
     cells, begin = defaultdict(list), time.perf_counter()
-    with ProcessPoolExecutor(chosen.processes) as pool:
-        for task, rows in zip(tasks, pool.map(play, tasks), strict=True):
-            for share, name, row in rows:
-                cells[task[2], share, task[1], name].append(row)
+    for task, rows in zip(tasks, in_processes(play, tasks, chosen.processes), strict=True):
+        for share, name, row in rows:
+            cells[task[2], share, task[1], name].append(row)
     found = {key: summary(rows) for key, rows in cells.items()}
     columns = [(n_sites, share, h) for n_sites in chosen.sites for share in chosen.share for h in chosen.similarity]
-    if chosen.verdicts:
-        print("bad sites called suspect / suspect or named / honest sites called suspect; penalty")
-        print(f"{'':18}" + "".join(f"{f'K={k} {s:.0%} h={h:g}':>22}" for k, s, h in columns))
-        for name in attacks:
-            told = [found[(*column, name)] for column in columns]
-            texts = [f"{one['recall']:.0%}/{one['named']:.0%}/{one['alarms']:.1%} {one['penalty']:g}" for one in told]
-            print(f"{name:18}" + "".join(f"{text:>22}" for text in texts))
-    if chosen.each:
-        print("error over that without attack / over fitting alone; ! a fit died, ~ took too many rounds")
-        print(f"{'':18}" + "".join(f"{f'K={k} {s:.0%} h={h:g}':>18}" for k, s, h in columns))
-        for name in attacks:
-            told = [found[(*column, name)] for column in columns]
-            marks = ["!" * (one["died"] > 0) + "~" * (one["rounds"] > 1.0) for one in told]
-            texts = [f"{one['clean']:.2f}/{one['alone']:.2f}{mark}" for one, mark in zip(told, marks, strict=True)]
-            print(f"{name:18}" + "".join(f"{text:>18}" for text in texts))
+    for asked_for, title, cell in (
+        (
+            chosen.verdicts,
+            "bad sites called suspect / suspect or named / honest sites called suspect; penalty",
+            verdicts_of,
+        ),
+        (
+            chosen.each,
+            "error over that without attack / over fitting alone; ! a fit died, ~ took too many rounds",
+            each,
+        ),
+    ):
+        if asked_for:
+            print(f"{title}\n{'':18}" + "".join(f"{f'K={k} {s:.0%} h={h:g}':>22}" for k, s, h in columns))
+            for name in attacks:
+                print(f"{name:18}" + "".join(f"{cell(found[(*column, name)]):>22}" for column in columns))
     print(f"\nworst over {len(attacks)} attack(s), {chosen.model}, {chosen.seeds} seeds, {chosen.rule or 'defaults'}")
     print("died: fits without an answer, which count in no other column")
     print(

@@ -5,12 +5,12 @@ tried, colluders at every distance among them, and the worst counts: the root me
 that of the honest mean. ``--each`` says which attack it was. Rules that must be told how many are bad are told.
 """
 
-import argparse
 import time
 from dataclasses import fields, replace
 
 import numpy as np
 
+from common import Given, asked, some_of
 from fedgrem.algorithms.center_rules import CENTER_RULES
 
 MIXED = [name for name, rule in CENTER_RULES.items() if "mixing" in {one.name for one in fields(rule)}]
@@ -63,15 +63,10 @@ def center_of(rule, theta, threshold):
 
 def main():
     """Print a line for every rule."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
-    parser.add_argument("--bad", nargs="+", type=int, default=[0, 2, 4, 6, 8])
-    parser.add_argument("--vectors", type=int, default=20)
-    parser.add_argument("--dimensions", type=int, default=10)
-    parser.add_argument("--problems", type=int, default=200)
-    parser.add_argument("--penalty", type=float, default=1.0, help="C, from which Huber's threshold follows")
-    parser.add_argument("--each", action="store_true", help="name the worst attack")
-    chosen = parser.parse_args()
+    chosen = asked(
+        __doc__, rules=some_of(RULES), bad=[0, 2, 4, 6, 8], vectors=20, dimensions=10, problems=200,
+        penalty=Given(1.0, "C, from which Huber's threshold follows"), each=Given(False, "name the worst attack"),
+    )  # fmt: skip
     threshold = chosen.penalty * np.sqrt(chosen.dimensions + np.log(chosen.vectors)) / 0.9
     print(f"{'rule':24}" + "".join(f"{f'{n} bad':>10}" for n in chosen.bad) + f"{'s':>8}")
     for name in chosen.rules:

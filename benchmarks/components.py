@@ -9,21 +9,19 @@ near it was found at exactly these sites, with weights of 0 at all others; how o
 those of the other five of which they have two rows; and how often there was anything else, at any honest site.
 """
 
-import argparse
 import json
 import time
-import warnings
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from scipy.optimize import linear_sum_assignment
 
+from common import Given, asked, one_of, show, table_of
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.data.simulate import CENTERS, simulate
 from fedgrem.fit.selection import best_number
+from fedgrem.studies.processes import quiet
 from fedgrem.studies.runner import read_lines
 
 TRUE = 5
@@ -76,8 +74,7 @@ def choose(arguments, h, seed):
     else:
         model = FederatedRegressionMixture(noise=arguments.noise, **options)
     begin = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         model.fit(simulation.rows, simulation.targets)
     curve = model.selection_
     return {
@@ -100,17 +97,14 @@ def told(chosen):
 
 def main():
     """Choose for every h and seed, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=["gmm", "mor"], default="gmm")
-    parser.add_argument("--covariance", default="identity", help="of the GMM; 'identity' is the paper's setting")
-    parser.add_argument("--noise", default="unit", help="of the regressions; 'unit' is the paper's setting")
-    parser.add_argument("--penalty", type=float, help="by default the model's own")
-    parser.add_argument("--h", type=float, nargs="+", default=[0.0, 0.5, 1.0])
-    parser.add_argument("--hostile", type=int, default=1)
-    parser.add_argument("--minority", type=int, default=0, help="sites that have a sixth component")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--out", type=Path, help="JSON lines, one per choice; what is there is not done again")
-    arguments = parser.parse_args()
+    arguments = asked(
+        __doc__, model=one_of("gmm", "mor"),
+        covariance=Given("identity", "of the GMM; 'identity' is the paper's setting"),
+        noise=Given("unit", "of the regressions; 'unit' is the paper's setting"),
+        penalty=Given(None, "by default the model's own", kind=float), h=[0.0, 0.5, 1.0], hostile=1,
+        minority=Given(0, "sites that have a sixth component"), seeds=100,
+        out=Given(None, "JSON lines, one per choice; what is there is not done again", kind=Path),
+    )  # fmt: skip
     done = [] if arguments.out is None else read_lines(arguments.out)
     known = {(line["h"], line["seed"]) for line in done}
     for seed in range(arguments.seeds):
@@ -122,22 +116,9 @@ def main():
                 with arguments.out.open("a") as file:
                     file.write(json.dumps(done[-1]) + "\n")
     setting = f"covariance {arguments.covariance}" if arguments.model == "gmm" else f"noise {arguments.noise}"
-    table = Table(title=f"{arguments.model}, {setting}, {arguments.hostile} hostile of 10")
-    for name in (
-        "h",
-        "seeds",
-        f"BIC finds {TRUE}",
-        "BIC chose",
-        f"ICL finds {TRUE}",
-        "ICL chose",
-        "zigzags",
-        "fits",
-        "seconds",
-        "sixth",
-        "all have five",
-        "something else",
-    ):
-        table.add_column(name, justify="right")
+    heads = "BIC chose", f"ICL finds {TRUE}", "ICL chose", "zigzags", "fits", "seconds", "sixth"
+    title = f"{arguments.model}, {setting}, {arguments.hostile} hostile of 10"
+    table = table_of(title, "h", "seeds", f"BIC finds {TRUE}", *heads, "all have five", "something else")
     for h in arguments.h:
         lines = [line for line in done if line["h"] == h and line["seed"] < arguments.seeds]
         cells = [f"{h:g}", str(len(lines))]
@@ -148,7 +129,7 @@ def main():
         cells += [f"{np.median([line[key] for line in lines]):.3g}" for key in ("fits", "seconds")]
         cells += [str(sum(line.get(key, False) for line in lines)) for key in ("sixth", "five", "else")]
         table.add_row(*cells)
-    Console().print(table)
+    show(table)
 
 
 if __name__ == "__main__":

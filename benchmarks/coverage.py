@@ -4,13 +4,13 @@ python benchmarks/coverage.py --seeds 100
 python benchmarks/coverage.py --seeds 20 --h 0 1 --cells gmm-identity
 """
 
-import argparse
 import time
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from common import asked, some_of
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.data.simulate import CENTERS, simulate
 
@@ -38,23 +38,17 @@ def covered(cell: str, h: float, n_rows: int, seed: int, level: float) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--h", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--rows", type=int, default=500)
-    parser.add_argument("--level", type=float, default=0.95)
-    parser.add_argument("--cells", nargs="+", choices=tuple(CELLS), default=list(CELLS))
-    options = parser.parse_args()
+    arguments = asked(__doc__, seeds=20, h=[0.0, 1.0], rows=500, level=0.95, cells=some_of(CELLS))
     print(f"{'':14}{'h':>5}{'seeds':>7}{'center':>9}{'sites':>9}{'weights':>9}{'seconds':>9}")
-    for cell in options.cells:
-        for h in options.h:
+    for cell in arguments.cells:
+        for h in arguments.h:
             begin = time.perf_counter()
-            runs = [covered(cell, h, options.rows, seed, options.level) for seed in range(options.seeds)]
+            runs = [covered(cell, h, arguments.rows, seed, arguments.level) for seed in range(arguments.seeds)]
             mean = {
                 what: 100.0 * float(np.mean([run[what] for run in runs])) for what in ("center", "sites", "weights")
             }
             figures = "".join(f"{mean[what]:8.1f}%" for what in mean)
-            print(f"{cell:14}{h:5g}{options.seeds:7d}{figures}{time.perf_counter() - begin:9.0f}", flush=True)
+            print(f"{cell:14}{h:5g}{arguments.seeds:7d}{figures}{time.perf_counter() - begin:9.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ measures which optimum each happened to find. Embeddings are made if they are no
 of an hour for each data set; `--embedding umap pca` leaves it out.
 """
 
-import argparse
 import os
 from itertools import combinations
 
@@ -16,6 +15,7 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
+from common import Given, asked, some_of
 from fedgrem.studies.splits import DATA, embedding_of, load
 
 HELD_OUT = 5_000
@@ -42,13 +42,10 @@ def partitions(rows: np.ndarray, fits: int, restarts: int) -> tuple[list[np.ndar
 
 def main() -> None:
     """Print a line for every data set and embedding."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="the folder with the files of the data sets; without it they are downloaded")
-    parser.add_argument("--sets", nargs="+", choices=("mnist", "fashion"), default=["mnist", "fashion"])
-    parser.add_argument("--embedding", nargs="+", choices=("umap", "tsne", "pca"), default=["umap", "tsne", "pca"])
-    parser.add_argument("--fits", type=int, default=12)
-    parser.add_argument("--restarts", type=int, default=8)
-    arguments = parser.parse_args()
+    arguments = asked(
+        __doc__, data=Given(None, "the folder with the files of the data sets; without it they are downloaded"),
+        sets=some_of(("mnist", "fashion")), embedding=some_of(("umap", "tsne", "pca")), fits=12, restarts=8,
+    )  # fmt: skip
     if arguments.data:
         os.environ[DATA] = os.path.abspath(arguments.data)
     for name in arguments.sets:

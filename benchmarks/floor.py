@@ -3,7 +3,6 @@
 python benchmarks/floor.py --rows 150 --seeds 3
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import polars as pl
 from scipy.optimize import linear_sum_assignment
 
+from common import asked
 from fedgrem import FederatedGaussianMixture
 from fedgrem.data.simulate import Simulation, simulate
 from fedgrem.engines.remote.delivery import Answer
@@ -59,12 +59,9 @@ def largest_error(means: np.ndarray, simulation: Simulation) -> float:
 
 def main() -> None:
     """Fit every seed with a floor of 1 and of 10, and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=150)
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    for seed in range(options.seeds):
-        simulation = simulate("gmm", h=0.5, n_sites=10, n_rows=options.rows, seed=seed)
+    arguments = asked(__doc__, rows=150, seeds=3)
+    for seed in range(arguments.seeds):
+        simulation = simulate("gmm", h=0.5, n_sites=10, n_rows=arguments.rows, seed=seed)
         for floor in (1.0, 10.0):
             model = FederatedGaussianMixture(5, random_state=seed)
             spec = spec_for(model)

@@ -6,10 +6,9 @@ nodes in the wrong community, mean over networks and seeds, and what it is relat
 (networkx is needed: karate club, Davis' Southern women and the events they went to).
 """
 
-import argparse
-
 import numpy as np
 
+from common import Given, asked, some_of
 from fedgrem.data.networks import check_network
 from fedgrem.errors import InputError
 from fedgrem.studies.networks import METHODS, Networks, draw, play
@@ -64,13 +63,10 @@ def table(networks: list[Networks], n_components: int, methods: list[str], *, co
 
 def main() -> None:
     """Print a table for every setting."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--scale", nargs="+", type=float, default=[1.0], help="of all densities")
-    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0], metavar="h")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--public", action="store_true")
-    chosen = parser.parse_args()
+    chosen = asked(
+        __doc__, seeds=5, scale=Given([1.0], "of all densities"), similarity=[0.0], methods=some_of(METHODS),
+        public=False,
+    )  # fmt: skip
     print(f"{'':50}{'wrong':>8}{'time':>10}{'together over it':>20}")
     if chosen.public:
         for name, (networks, n_components) in public_networks().items():

@@ -6,19 +6,15 @@ of the labelled rows accordingly; of a fit with defaults; of one whose penalty i
 fitting alone.
 """
 
-import argparse
 import time
-import warnings
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from scipy.optimize import linear_sum_assignment
 
+from common import asked, in_processes, largest_error, one_of, show, table_of
 from fedgrem import FederatedGaussianMixture, FedGrEM
 from fedgrem.data.simulate import Simulation, simulate
+from fedgrem.studies.processes import quiet
 from fedgrem.types import Array
 
 FITS = {
@@ -26,12 +22,6 @@ FITS = {
     "penalty chosen": {"algorithm": FedGrEM(center="redescending")},
     "alone": {"penalty": 0.0},
 }
-
-
-def largest_error(found: Array, true: Array) -> float:
-    """Over sites and components, up to one relabelling of all."""
-    square = ((found[:, :, None] - true[:, None]) ** 2).sum(axis=-1)
-    return float(np.sqrt(square[:, *linear_sum_assignment(np.median(square, axis=0))]).max())
 
 
 def oracle(truth: Simulation, h: float) -> Array:
@@ -56,31 +46,27 @@ def one_seed(h: float, covariance: str, seed: int) -> list[float]:
         model = FederatedGaussianMixture(
             truth.theta.shape[1], covariance_type=covariance, random_state=seed, standard_errors=False, **options
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             found.append(largest_error(model.fit(truth.rows).means_[truth.honest], true))
     return found
 
 
 def main() -> None:
     """Print a row for every similarity."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 0.5, 1.0, 1.5, 2.0], metavar="h")
-    parser.add_argument("--covariance", choices=("identity", "tied"), default="identity")
-    parser.add_argument("--processes", type=int, default=2)
-    arguments = parser.parse_args()
-    table = Table("h", "oracle", *FITS, *(f"{name} / oracle" for name in FITS), title=f"{arguments.seeds} seeds")
+    arguments = asked(
+        __doc__, seeds=20, similarity=[0.0, 0.5, 1.0, 1.5, 2.0], covariance=one_of("identity", "tied"), processes=2
+    )
+    table = table_of(f"{arguments.seeds} seeds", "h", "oracle", *FITS, *(f"{name} / oracle" for name in FITS))
     began = time.perf_counter()
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        for h in arguments.similarity:
-            errors = np.array(list(pool.map(partial(one_seed, h, arguments.covariance), range(arguments.seeds))))
-            mean = errors.mean(axis=0)
-            ratio = mean[1:] / mean[0]
-            spread = (errors[:, 1:] - ratio * errors[:, :1]).std(axis=0, ddof=1) / np.sqrt(len(errors)) / mean[0]
-            told = [f"{r:.3f} ({s:.3f})" for r, s in zip(ratio, spread, strict=True)]
-            table.add_row(f"{h:g}", *(f"{e:.3f}" for e in mean), *told)
-    Console(width=120).print(table, f"{time.perf_counter() - began:.0f} s")
+    for h in arguments.similarity:
+        play = partial(one_seed, h, arguments.covariance)
+        errors = np.array(in_processes(play, range(arguments.seeds), arguments.processes))
+        mean = errors.mean(axis=0)
+        ratio = mean[1:] / mean[0]
+        spread = (errors[:, 1:] - ratio * errors[:, :1]).std(axis=0, ddof=1) / np.sqrt(len(errors)) / mean[0]
+        told = [f"{r:.3f} ({s:.3f})" for r, s in zip(ratio, spread, strict=True)]
+        table.add_row(f"{h:g}", *(f"{e:.3f}" for e in mean), *told)
+    show(table, f"{time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -6,20 +6,19 @@ rows, of fits with fixed penalties and the paper's central problem, and of EM at
 package's defaults otherwise. With ``--out FILE`` what is done is kept, and the same command goes on from there.
 """
 
-import argparse
 import json
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from common import Given, asked
 from fedgrem import FederatedGaussianMixture
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.kernels.scores import misclustering_rate
-from fedgrem.studies.processes import environment, in_processes
+from fedgrem.studies.processes import environment, in_processes, quiet
 from fedgrem.studies.runner import read_lines
 from fedgrem.studies.splits import DATA, SiteRows, by_site, split_and_contaminate
 
@@ -52,8 +51,7 @@ def play(job: Job) -> dict[str, float]:
         "local-em": {"algorithm": "local-em"},
     }
     fits |= {f"C={c:g}": {"penalty": c, "algorithm": papers} for c in job.fixed}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         for name, options in fits.items():
             # Standard errors, which take as long as the rest, have no part in where a fit ends.
             model = FederatedGaussianMixture(
@@ -102,15 +100,11 @@ def line(n_writers: int, n_train: int, found: list[dict[str, float]]) -> str:
 
 def main() -> None:
     """Print a line for every number of writers and rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="folder with the data; downloaded without it")
-    parser.add_argument("--writers", nargs="+", type=int, default=[44, 20, 10])
-    parser.add_argument("--rows", nargs="+", type=int, default=[200, 100, 60, 40])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--fixed", nargs="*", type=float, default=list(FIXED))
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, help="file to keep what is done in, and to go on from")
-    arguments = parser.parse_args()
+    arguments = asked(
+        __doc__, data=Given(None, "folder with the data; downloaded without it"), writers=[44, 20, 10],
+        rows=[200, 100, 60, 40], seeds=5, fixed=list(FIXED), workers=os.cpu_count(),
+        out=Given(None, "file to keep what is done in, and to go on from", kind=Path),
+    )  # fmt: skip
     settings = [(n_writers, n_train) for n_writers in arguments.writers for n_train in arguments.rows]
     seeds, fixed = range(arguments.seeds), tuple(arguments.fixed)
     jobs = [Job(*setting, seed, fixed) for setting in settings for seed in seeds]

@@ -6,13 +6,12 @@ the paper's figures have it, and the root mean square. "best" is the fixed penal
 seeds together.
 """
 
-import argparse
 import time
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
+from common import asked, some_of, squared_errors
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.simulate import Simulation, simulate
 from fedgrem.engines.inprocess import InProcess
@@ -27,9 +26,7 @@ GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, np.inf)
 
 def errors(result: FitResult, truth: Simulation) -> tuple[float, float]:
     """Largest and root mean square distance of honest components from the truth, up to one relabelling of all."""
-    found, true = result.theta[truth.honest], truth.theta[truth.honest]
-    square = ((found[:, :, None] - true[:, None]) ** 2).sum(axis=-1)
-    away = square[:, *linear_sum_assignment(np.median(square, axis=0))]
+    away = squared_errors(result.theta[truth.honest], truth.theta[truth.honest])
     return float(np.sqrt(away.max())), float(np.sqrt(away.mean()))
 
 
@@ -60,12 +57,9 @@ def one_seed(model: str, h: float, hostile: int, seed: int) -> tuple[Array, Arra
 
 def main() -> None:
     """Print a table: a row for every model, similarity and number of hostile sites."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", choices=("gmm", "mor"), default=["gmm", "mor"])
-    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 0.5, 1.0, 1.5, 2.0], metavar="h")
-    parser.add_argument("--hostile", nargs="+", type=int, default=[1], metavar="N")
-    parser.add_argument("--seeds", type=int, default=20)
-    arguments = parser.parse_args()
+    arguments = asked(
+        __doc__, model=some_of(("gmm", "mor")), similarity=[0.0, 0.5, 1.0, 1.5, 2.0], hostile=[1], seeds=20
+    )
     print("largest error, then root mean square; ratio to the best fixed penalty and to fitting alone")
     for model in arguments.model:
         for hostile in arguments.hostile:

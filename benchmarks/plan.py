@@ -6,17 +6,15 @@ seeds. "Federating pays" where it lowers the largest error, by the median over s
 kept in a file, and a second call goes on from there.
 """
 
-import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from fedgrem.studies.planning import simulated
+from common import Given, asked, one_of, show, table_of
+from fedgrem.studies.discussion_parts import simulated
 from fedgrem.theory.design import Design
 from fedgrem.theory.predict import PAYS, predict
 
@@ -42,10 +40,10 @@ def random_design(number: int, model: Any = "gmm") -> Design:
     )
 
 
-def table_of(results: list[dict[str, Any]], console: Console) -> None:
+def compare(results: list[dict[str, Any]]) -> None:
     """A line for every design, and how often the plan was right."""
     heads = "design", "predicted", "simulated", "ratio", "alone: predicted", "simulated", "ratio", "pays", "does it"
-    table = Table(*heads)
+    table = table_of("", *heads)
     near = right = 0
     for found in results:
         design = Design(**found["design"])
@@ -60,35 +58,31 @@ def table_of(results: list[dict[str, Any]], console: Console) -> None:
             f"{design.separation:g} apart, h {design.h:g}, {design.n_outliers} bad"
         )
         table.add_row(words, *(f"{value:.2f}" for value in told), *("yes" if value else "no" for value in (says, does)))
-    console.print(table)
-    console.print(
+    show(
+        table,
         f"The predicted largest error is within {NEAR:.0%} of the simulated in {near} of {len(results)} designs; "
-        f"whether federating pays is right in {right}."
+        f"whether federating pays is right in {right}.",
     )
 
 
-def calibrate(results: list[dict[str, Any]], console: Console) -> None:
+def calibrate(results: list[dict[str, Any]]) -> None:
     """What predictions are to be multiplied by: the median of simulated over predicted, without any such factor."""
     ratios = []
     for found in results:
         expected = predict(Design(**found["design"]), calibrated=False)
         ratios.append(np.median(found["errors"], axis=0) / (expected.together, expected.alone))
     together, alone = np.median(ratios, axis=0)
-    console.print(f"Calibration({together:.2f}, {alone:.2f})")
-    console.print(f"Quartiles: {np.quantile(ratios, [0.25, 0.75], axis=0).round(2).tolist()}")
+    show(f"Calibration({together:.2f}, {alone:.2f})")
+    show(f"Quartiles: {np.quantile(ratios, [0.25, 0.75], axis=0).round(2).tolist()}")
 
 
 def main() -> None:
     """Simulate what is not in the file yet, then compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--designs", type=int, default=30)
-    parser.add_argument("--seeds", type=int, default=7, help="simulations of each design")
-    parser.add_argument("--model", choices=("gmm", "mor"), default="gmm")
-    parser.add_argument(
-        "--calibrate", action="store_true", help="on other designs: print the constants of the prediction"
-    )
-    parser.add_argument("--file", type=Path, default=Path("plan.jsonl"), help="where finished designs are kept")
-    arguments = parser.parse_args()
+    arguments = asked(
+        __doc__, designs=30, seeds=Given(7, "simulations of each design"), model=one_of("gmm", "mor"),
+        calibrate=Given(False, "on other designs: print the constants of the prediction"),
+        file=Given(Path("plan.jsonl"), "where finished designs are kept", kind=Path),
+    )  # fmt: skip
     kept = [json.loads(line) for line in arguments.file.read_text().splitlines()] if arguments.file.exists() else []
     first = FOR_CALIBRATION if arguments.calibrate else 0
     results = []
@@ -100,7 +94,7 @@ def main() -> None:
             with arguments.file.open("a") as file:
                 file.write(json.dumps(found) + "\n")
         results.append(found)
-    (calibrate if arguments.calibrate else table_of)(results, Console(width=150))
+    (calibrate if arguments.calibrate else compare)(results)
 
 
 if __name__ == "__main__":

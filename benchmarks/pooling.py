@@ -6,12 +6,12 @@ weights were pooled. Weights are the same at all sites, nearly the same (Dirichl
 the paper's simulation (Dirichlet(5, ..., 5)).
 """
 
-import argparse
 import sys
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from common import asked
 from fedgrem import FederatedGaussianMixture
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.simulate import CENTERS
@@ -49,22 +49,19 @@ def error(model: FederatedGaussianMixture, weights: Array, means: Array) -> floa
 
 def main() -> None:
     """Print a line for every setting."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--similarity", type=float, default=0.5, metavar="h")
-    arguments = parser.parse_args()
+    arguments = asked(__doc__, seeds=20, similarity=0.5)
     for concentration in CONCENTRATIONS:
         for n_sites, n_rows in SIZES:
             found, pooled = [], 0
             for seed in range(arguments.seeds):
                 rows, weights, means = draw(concentration, n_sites, n_rows, arguments.similarity, seed)
                 pair = []
-                for asked in ("auto", False):
+                for wanted in ("auto", False):
                     model = FederatedGaussianMixture(
-                        len(CENTERS), algorithm=FedGrEM(pool_weights=asked), standard_errors=False, random_state=seed
+                        len(CENTERS), algorithm=FedGrEM(pool_weights=wanted), standard_errors=False, random_state=seed
                     ).fit(rows)
                     pair.append(error(model, weights, means))
-                    pooled += asked == "auto" and model.weights_penalty_ > 0
+                    pooled += wanted == "auto" and model.weights_penalty_ > 0
                 found.append(pair)
             auto, never = np.array(found).T
             ratio = auto.mean() / never.mean()

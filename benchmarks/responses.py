@@ -5,16 +5,14 @@ of a coefficient over the nine alike sites, of the fit and of fitting alone; how
 other one; how often intervals of 95% hold the common coefficients; and seconds of processor time.
 """
 
-import argparse
 import time
-import warnings
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from scipy.special import expit
 
+from common import asked, show, table_of
 from fedgrem import FederatedRegressionMixture
+from fedgrem.studies.processes import quiet
 
 COMMON = {"binary": np.array([1.0, -0.7, 0.4]), "count": np.array([0.4, -0.3, 0.2])}
 N_SITES, LEVEL = 10, 0.3
@@ -50,18 +48,22 @@ def judged(response, seed):
 
 def main():
     """Fit for every seed, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    seeds = parser.parse_args().seeds
-    table = Table(title=f"{N_SITES} sites, {seeds} seeds")
-    for name in ("response", "error", "alone", "odd site found", "false alarms", "intervals hold", "seconds"):
-        table.add_column(name, justify="right")
+    seeds = asked(__doc__, seeds=20).seeds
+    table = table_of(
+        f"{N_SITES} sites, {seeds} seeds",
+        "response",
+        "error",
+        "alone",
+        "odd site found",
+        "false alarms",
+        "intervals hold",
+        "seconds",
+    )
     for response in COMMON:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             found = np.mean([judged(response, seed) for seed in range(seeds)], axis=0)
         table.add_row(response, *(f"{value:.3f}" for value in found))
-    Console().print(table)
+    show(table)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,12 @@ holds the truth, and how far it is from the mixed model's on average, in standar
 statsmodels' where that is installed, and otherwise restricted likelihood in NumPy.
 """
 
-import argparse
-import warnings
-
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from scipy.optimize import minimize_scalar
 
+from common import asked, show, some_of, table_of
 from fedgrem import FederatedRegressionMixture
+from fedgrem.studies.processes import quiet
 
 SLOPES = np.array([2.2, -1.0])
 NOISE, N_SCHOOLS = 6.0, 160
@@ -36,8 +33,7 @@ def draw(seed, level, leak):
 
 def federated(rows, scores, intercept):
     """Slopes of the center and their standard errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         model = FederatedRegressionMixture(1, intercept=intercept, standard_errors=True, random_state=0)
         model.fit(rows, scores)
     return model.center_[0], model.center_se_[0]
@@ -51,8 +47,7 @@ def mixed(rows, scores):
         return restricted_likelihood(rows, scores)
     x = np.concatenate([np.column_stack([own, np.ones(len(own))]) for own in rows.values()])
     groups = np.repeat(np.arange(len(rows)), [len(own) for own in rows.values()])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it tries other optimizers by itself
+    with quiet():  # it tries other optimizers by itself
         fit = MixedLM(np.concatenate(list(scores.values())), x, groups).fit()
     return fit.params[:2], fit.bse[:2]
 
@@ -83,15 +78,18 @@ def restricted_likelihood(rows, scores):
 
 def main():
     """Estimate for every seed, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--level", type=float, default=0.4)
-    parser.add_argument("--leak", type=float, nargs="+", default=[0.0, 0.5])
-    parser.add_argument("--seeds", type=int, default=40)
-    parser.add_argument("--only", nargs="+", choices=("component", "site", "mixed"), help="of the estimates")
-    arguments = parser.parse_args()
-    table = Table(title=f"{N_SCHOOLS} schools of 2 to 70 pupils, {arguments.seeds} seeds")
-    for name in ("leak", "estimate", "slopes", "root mean square error", "in the interval", "from the mixed model's"):
-        table.add_column(name, justify="right")
+    arguments = asked(
+        __doc__, level=0.4, leak=[0.0, 0.5], seeds=40, only=some_of(("component", "site", "mixed"), help="estimates")
+    )
+    table = table_of(
+        f"{N_SCHOOLS} schools of 2 to 70 pupils, {arguments.seeds} seeds",
+        "leak",
+        "estimate",
+        "slopes",
+        "root mean square error",
+        "in the interval",
+        "from the mixed model's",
+    )
     for leak in arguments.leak:
         found = {name: [] for name in arguments.only or ("component", "site", "mixed")}
         for seed in range(arguments.seeds):
@@ -106,7 +104,7 @@ def main():
             error = np.sqrt(((slopes - SLOPES) ** 2).mean(axis=0))
             cells = (slopes.mean(axis=0), error, held.mean(axis=0), off.mean(axis=0))
             table.add_row(f"{leak:g}", name, *(" ".join(f"{value:.3f}" for value in cell) for cell in cells))
-    Console().print(table)
+    show(table)
 
 
 if __name__ == "__main__":

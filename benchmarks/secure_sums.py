@@ -5,7 +5,6 @@ and all: passes a round, exchanges, bytes that a site sends and is sent in a rou
 from that of the same fit without, from the same start, after 60 rounds of both.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -14,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from common import Given, asked, some_of
 from fedgrem import FederatedGaussianMixture
 from fedgrem.algorithms.center_rules import Huber
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.cli.sites_demo import coordinating, free_port, running
-from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import simulate
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.estimators.network import spec_for
@@ -26,6 +25,7 @@ from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, StartPlan
+from fedgrem.studies.starts import federation_of
 from fedgrem.types import Params, named_arrays
 
 
@@ -54,8 +54,7 @@ class Counting:
 
 def measure(n_sites, covariance):
     simulated = simulate("gmm", h=0.5, n_sites=n_sites, seed=1)
-    names = list(simulated.rows)
-    data = Federation.from_sites(names, [simulated.rows[name] for name in names])
+    data = federation_of(simulated)
     algorithm = FedGrEM(center=Huber(), memory=0, pool_weights=False)
     spec = FitSpec(
         Gaussian(STRUCTURES[covariance]()), algorithm, 5, 2.0, fallback=False, look=False, standard_errors=False,
@@ -124,15 +123,13 @@ def over_network(n_sites, rounds, folder):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sites", type=int, nargs="+", default=[3, 10, 30])
-    parser.add_argument("--covariance", nargs="+", default=["identity", "tied"], choices=list(STRUCTURES))
-    parser.add_argument("--network", type=int, nargs="+", default=[], metavar="N", help="instead: sites of a study")
-    parser.add_argument("--rounds", type=int, default=30, help="with --network")
-    options = parser.parse_args()
-    for n_sites in options.network:
+    arguments = asked(
+        __doc__, sites=[3, 10, 30], covariance=some_of(STRUCTURES, ["identity", "tied"]),
+        network=Given([], "instead: sites of a study", kind=int), rounds=Given(30, "with --network"),
+    )  # fmt: skip
+    for n_sites in arguments.network:
         with tempfile.TemporaryDirectory() as folder:
-            over_network(n_sites, options.rounds, Path(folder))
-    for covariance in [] if options.network else options.covariance:
-        for n_sites in options.sites:
+            over_network(n_sites, arguments.rounds, Path(folder))
+    for covariance in [] if arguments.network else arguments.covariance:
+        for n_sites in arguments.sites:
             measure(n_sites, covariance)

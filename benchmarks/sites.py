@@ -4,7 +4,6 @@ The simulator with 3, 10 and 30 sites, and a provisioned study of 3 over mutual 
 few and the model is small, so that a round is nearly all network; the local step is timed beside it, in this process.
 """
 
-import argparse
 import statistics
 import tempfile
 import threading
@@ -16,6 +15,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from common import Given, asked, show
 from fedgrem import FederatedGaussianMixture
 from fedgrem.algorithms.state import Toward
 from fedgrem.cli.sites_demo import coordinating, free_port, running
@@ -119,10 +119,7 @@ def provisioned(folder, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sites", type=int, nargs="*", default=[3, 10, 30], help="sizes for the simulator")
-    parser.add_argument("--rounds", type=int, default=100)
-    arguments = parser.parse_args()
+    arguments = asked(__doc__, sites=Given([3, 10, 30], "sizes for the simulator"), rounds=100)
     table = Table(title=f"{N_ROWS} rows x {N_COLUMNS} columns a site, {N_COMPONENTS} components")
     for column in ("", "s a round", "bytes to a site", "bytes from a site", "MB a worker", "total s"):
         table.add_column(column, justify="right" if column else "left")
@@ -143,9 +140,7 @@ def main():
                 f"{time.perf_counter() - begin_at:.0f}",
             )
             Console(stderr=True).print(f"{name}: done")
-    console = Console()
-    console.print(table)
-    console.print(f"One local step alone, in process: {1000 * local:.1f} ms.")
+    show(table, f"One local step alone, in process: {1000 * local:.1f} ms.")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ For every seed the same fit, stopped by the default rule, and settled to 1e-9 of
 standard errors: rounds, and how far the first is from the second in standard errors, over the honest sites.
 """
 
-import argparse
 import warnings
 
 import numpy as np
 
+from common import asked, some_of
 from fedgrem import FederatedGaussianMixture, FederatedRegressionMixture
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.data.simulate import simulate
@@ -34,11 +34,7 @@ def one_seed(model: str, h: float, seed: int) -> tuple[int, int, float]:
 
 def main() -> None:
     """Print a line for every model and similarity."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", choices=("gmm", "mor"), default=["gmm", "mor"])
-    parser.add_argument("--similarity", nargs="+", type=float, default=[0.0, 1.0], metavar="h")
-    parser.add_argument("--seeds", type=int, default=20)
-    arguments = parser.parse_args()
+    arguments = asked(__doc__, model=some_of(("gmm", "mor")), similarity=[0.0, 1.0], seeds=20)
     warnings.simplefilter("ignore")
     for model in arguments.model:
         for h in arguments.similarity:

@@ -34,6 +34,8 @@ def made_up(n_sites=5, n_features=3, n_components=2, *, cls=FederatedGaussianMix
     model.site_distance_ = np.linalg.norm(moved, axis=-1)
     model.at_center_ = model.site_distance_ == 0.0
     model.n_rows_ = np.full(n_sites, 100.0)
+    model.rows_held_down_, model.notes_ = np.zeros(n_sites), np.array([], dtype=str)
+    model.has_component_ = np.ones((n_sites, n_components), dtype=bool)
     model.n_rounds_, model.converged_ = n_rounds, True
     model.n_components_ = n_components
     model.between_site_variance_ = np.full(n_components, np.nan)

@@ -11,8 +11,7 @@ import pytest
 from fedgrem.errors import InputError
 from fedgrem.studies.download import DownloadError
 from fedgrem.studies.images import FASHION, MNIST, ImageSource, load_images
-from fedgrem.studies.lzw import unpack_z
-from fedgrem.studies.pen import PenSource, load_pen, table_digest
+from fedgrem.studies.pen import PenSource, load_pen, table_digest, unpack_z
 from fedgrem.studies.splits import assign_sites
 from tests.studies.server import Server
 

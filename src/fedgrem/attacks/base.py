@@ -63,8 +63,8 @@ def among(honest: Replies, lies: Replies, bad: Array) -> Replies:
     return Replies(present, map_arrays(pick, honest.mail, lies.mail))
 
 
-def rewrite(message: Any, role: str, function: Callable[[Any], Any]) -> Any:
-    """A message with the fields of this name replaced, wherever in its tree they are.
+def rewrite(message: Any, role: str, function: Callable[[Any], Any], others: Callable[[Any], Any] | None = None) -> Any:
+    """A message with the fields of this name replaced, wherever in its tree they are; and ``others`` of all else.
 
     Examples
     --------
@@ -74,10 +74,10 @@ def rewrite(message: Any, role: str, function: Callable[[Any], Any]) -> Any:
     30.0
     """
     if message is None or not isinstance(message, tuple):
-        return message
+        return message if message is None or others is None else others(message)
     names = getattr(message, "_fields", (None,) * len(message))
     parts = [
-        function(part) if name == role and part is not None else rewrite(part, role, function)
+        function(part) if name == role and part is not None else rewrite(part, role, function, others)
         for name, part in zip(names, message, strict=True)
     ]
     return type(message)(*parts) if hasattr(message, "_fields") else tuple(parts)
@@ -176,7 +176,6 @@ class Together:
         object.__setattr__(self, "attacks", attacks)
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite what the attack before has rewritten."""
         for attack in self.attacks:
             replies = among(replies, attack(replies, scene), scene.bad)
         return replies
@@ -190,7 +189,6 @@ class Only:
     tasks: tuple[str, ...]
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite the replies to these tasks."""
         return self.attack(replies, scene) if scene.ask.task in self.tasks else replies
 
 
@@ -204,7 +202,6 @@ class Divided:
         object.__setattr__(self, "attacks", attacks)
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite every site's part by its own attack."""
         found, places = replies, np.flatnonzero(scene.bad)
         for number, attack in enumerate(self.attacks):
             mine = np.zeros_like(scene.bad)

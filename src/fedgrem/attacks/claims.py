@@ -1,14 +1,14 @@
 """Lies about everything but the parameters: sizes, step scales, likelihoods, gains; and no answer at all."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedgrem.attacks.base import Scene, find, rewrite
 from fedgrem.fit.conversation import Replies
 from fedgrem.fit.tasks import MOST_PER_ROW
-from fedgrem.types import Array
+from fedgrem.types import Array, map_arrays
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,6 @@ class FalseSize:
     rows: float | None = None
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite sizes, and sums over rows in proportion."""
         true = find(replies.mail, "n_rows")
         if true is None:
             return replies
@@ -41,7 +40,6 @@ class StepScale:
     value: float = 1e-9
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite them."""
         return replies._replace(mail=rewrite(replies.mail, "step_scale", lambda s: np.full_like(s, self.value)))
 
 
@@ -52,7 +50,6 @@ class LyingGains:
     favour: Literal["strong", "none"] = "strong"
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite gains, and their errors."""
         if find(replies.mail, "gain") is None:
             return replies
 
@@ -71,7 +68,6 @@ class LyingLikelihoods:
     lead: float = 100.0
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite them."""
         n_rows = find(replies.mail, "n_rows")
 
         def turned(true: Array) -> Array:
@@ -89,7 +85,6 @@ class LyingInformation:
     factor: float = 1e6
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite the information matrix."""
         return replies._replace(mail=rewrite(replies.mail, "packed", lambda packed: self.factor * packed))
 
 
@@ -100,7 +95,6 @@ class LyingCensus:
     factor: float = 1e6
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite means and deviations."""
         if scene.ask.task != "census":
             return replies
         mail = rewrite(replies.mail, "mean", lambda mean: self.factor * (1.0 + mean))
@@ -117,7 +111,6 @@ class Silent:
     every: int = 1
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Be absent."""
         if not scene.ask.optional or scene.number % self.every:
             return replies
         return replies._replace(present=np.zeros_like(replies.present))
@@ -131,19 +124,13 @@ class Fuzz:
     values: tuple[float, ...] = field(default=(0.0, -1.0, 1e6, -1e6, 1e100, -1e200, 1e308, 1e-308, np.nan, np.inf))
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Rewrite some of everything, sizes as well."""
         generators = scene.each("fuzz", scene.number)
 
-        def struck(leaf: Any) -> Any:
-            if isinstance(leaf, tuple):
-                parts = [struck(part) for part in leaf]
-                return type(leaf)(*parts) if hasattr(leaf, "_fields") else tuple(parts)
-            if leaf is None or leaf.dtype.kind != "f":
-                return leaf
+        def struck(leaf: Array) -> Array:
             found = leaf.copy()
-            for k, generator in generators.items():
+            for k, generator in generators.items() if leaf.dtype.kind == "f" else ():
                 hit = generator.random(leaf[k].shape) < self.share
                 found[k] = np.where(hit, generator.choice(self.values, size=leaf[k].shape), leaf[k])
             return found
 
-        return replies._replace(mail=struck(replies.mail))
+        return replies._replace(mail=map_arrays(struck, replies.mail))

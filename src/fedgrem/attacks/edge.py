@@ -83,7 +83,6 @@ class EdgeOfTrust(ParamsAttack):
     scatter: float = 0.0
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Bisect, component by component."""
         seen = probe(others, scene)
         low, high = np.zeros(seen.honest.shape[:-1]), np.full(seen.honest.shape[:-1], FARTHEST)
         for step in range(self.steps):
@@ -108,7 +107,6 @@ class WorstShift(ParamsAttack):
     steps: int = 12
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Try distances, component by component, and keep the best for the adversary."""
         seen = probe(others, scene)
         best, most = np.zeros(seen.honest.shape[:-1]), np.full(seen.honest.shape[:-1], -np.inf)
         for distance in np.geomspace(0.5, FARTHEST, self.steps):

@@ -1,11 +1,10 @@
 """Attacks on the parameters that sites send: the field's own, and those that only mixtures know."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fedgrem.attacks.base import Crowd, ParamsAttack, Scene, all_alike, find
+from fedgrem.attacks.base import Crowd, ParamsAttack, Scene, all_alike, find, rewrite
 from fedgrem.fit.conversation import Replies
 from fedgrem.kernels.center import row_norm
 from fedgrem.types import Array, Params, map_arrays
@@ -18,7 +17,6 @@ class SignFlip(ParamsAttack):
     strength: float = 1.0
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Turn the sign."""
         return params._replace(theta=-self.strength * params.theta)
 
 
@@ -29,7 +27,6 @@ class Noise(ParamsAttack):
     size: float = 10.0
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Add it."""
         for k, generator in scene.each("noise", scene.number).items():
             params.theta[k] += self.size * others.deviation * generator.normal(size=params.theta[k].shape)
         return params
@@ -42,7 +39,6 @@ class ALIE(ParamsAttack):
     z: float = 1.5
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Hide within the honest spread, all on one side."""
         return all_alike(params, others.middle._replace(theta=others.mean - self.z * others.deviation))
 
 
@@ -57,7 +53,6 @@ class IPM(ParamsAttack):
     epsilon: float | None = None
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Go backwards."""
         epsilon = 1.5 * len(others.theta) / max(1, int(scene.bad.sum())) if self.epsilon is None else self.epsilon
         sent = sent_to_honest(params, scene)
         if sent is None:
@@ -79,7 +74,6 @@ class MinMax(ParamsAttack):
     """As far from the honest mean as possible, and from no honest site farther than these are from each other."""
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Solve for the length of the step, component by component."""
         toward = -others.deviation / np.maximum(others.distance, 1e-300)[..., None]
         away = others.mean - others.theta
         widest = np.max(row_norm(others.theta[:, None] - others.theta[None]), axis=(0, 1))
@@ -95,7 +89,6 @@ class Mimic:
     """All bad sites send what one honest site sends: the one that is farthest out along the widest direction."""
 
     def __call__(self, replies: Replies, scene: Scene) -> Replies:
-        """Copy it, but for the number of rows, which a site has told before."""
         honest = np.flatnonzero(scene.honest(replies))
         params = find(replies.mail, "params")
         if len(honest) < 2:
@@ -107,21 +100,9 @@ class Mimic:
             # The left singular vector of the largest singular value holds the projections on the widest direction.
             model = int(honest[np.abs(np.linalg.svd(flat, full_matrices=False)[0][:, 0]).argmax()])
 
-        def copied(message: Any) -> Any:
-            if message is None or not isinstance(message, tuple):
-                return message
-            names = getattr(message, "_fields", (None,) * len(message))
-            parts = [
-                part
-                if name == "n_rows" or part is None
-                else copied(part)
-                if isinstance(part, tuple)
-                else np.broadcast_to(part[model], part.shape)
-                for name, part in zip(names, message, strict=True)
-            ]
-            return type(message)(*parts) if hasattr(message, "_fields") else tuple(parts)
-
-        return replies._replace(mail=copied(replies.mail))
+        # All but the number of rows, which a site has told before.
+        mail = rewrite(replies.mail, "n_rows", lambda own: own, lambda leaf: np.broadcast_to(leaf[model], leaf.shape))
+        return replies._replace(mail=mail)
 
 
 @dataclass(frozen=True)
@@ -129,7 +110,6 @@ class PermutedLabels(ParamsAttack):
     """Relabel one's components anew in every message."""
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Shuffle weights, components and their noise alike."""
         for k, generator in scene.each("labels", scene.number).items():
             order = generator.permutation(params.weights.shape[-1])
             params.weights[k], params.theta[k] = params.weights[k][..., order], params.theta[k][..., order, :]
@@ -143,7 +123,6 @@ class Collapse(ParamsAttack):
     """Send the same component R times: the mean of all honest ones."""
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """All at one point."""
         middle = others.middle
         return all_alike(params, middle._replace(theta=np.repeat(
             middle.theta.mean(axis=-2, keepdims=True), middle.theta.shape[-2], axis=-2
@@ -157,7 +136,6 @@ class Shift(ParamsAttack):
     size: float = 2.0
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Move it."""
         away = self.size * others.distance[..., None] * common_direction(others.mean, scene)
         return all_alike(params, others.middle._replace(theta=others.mean + away))
 
@@ -175,7 +153,6 @@ class PoisonedComponents(ParamsAttack):
     size: float = 5.0
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Draw them about the middle of all components."""
         middle = others.mean.mean(axis=-2, keepdims=True)
         width = np.sqrt(((others.mean - middle) ** 2).mean()) + np.sqrt((others.deviation**2).mean())
         drawn = scene.generator("poison").normal(size=others.mean.shape[-2:])
@@ -189,7 +166,6 @@ class Constant(ParamsAttack):
     value: float = 1e200
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Fill it in."""
         return params._replace(theta=np.full_like(params.theta, self.value))
 
 
@@ -200,7 +176,6 @@ class OneCell(ParamsAttack):
     value: float = 1e200
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Write it into the first component's first parameter."""
         params.theta[..., 0, 0] = self.value
         return params
 
@@ -213,7 +188,6 @@ class PiledWeight(ParamsAttack):
     rest: float = 0.01
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Pile it up."""
         weights = np.full_like(params.weights, self.rest / max(1, params.weights.shape[-1] - 1))
         weights[..., self.component] = 1.0 - weights.sum(axis=-1) + weights[..., self.component]
         return params._replace(weights=weights)
@@ -226,7 +200,6 @@ class Restless(ParamsAttack):
     size: float = 0.02
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Move it."""
         for k, generator in scene.each("restless", scene.number).items():
             step = generator.normal(size=params.theta[k].shape)
             length = self.size * (1.0 + row_norm(params.theta[k])) / row_norm(step)
@@ -239,7 +212,6 @@ class Stale(ParamsAttack):
     """Send back what one was sent, as if there were nothing to learn from one's rows."""
 
     def lie(self, params: Params, others: Crowd, scene: Scene) -> Params:
-        """Echo it."""
         sent = find(scene.ask.mail, "fits") or scene.ask.mail
         sent = sent if isinstance(sent, Params) else find(sent, "params")
         if sent is None or sent.theta.shape != params.theta.shape:

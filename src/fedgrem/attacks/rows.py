@@ -73,7 +73,6 @@ class Far:
     distance: float = 3.0
 
     def __call__(self, site: SiteRows, own: np.random.Generator, shared: np.random.Generator) -> SiteRows:
-        """Move them."""
         rows, direction = site.rows, _direction(shared, site.rows.shape[1])
         width = np.sqrt(rows.var(axis=0).sum())
         if site.target is not None:
@@ -87,7 +86,6 @@ class PermutedColumns:
     """Columns mixed up, each site in its own way."""
 
     def __call__(self, site: SiteRows, own: np.random.Generator, shared: np.random.Generator) -> SiteRows:
-        """Mix them up."""
         return site._replace(rows=site.rows[:, own.permutation(site.rows.shape[1])])
 
 
@@ -98,7 +96,6 @@ class Clump:
     width: float = 0.01
 
     def __call__(self, site: SiteRows, own: np.random.Generator, shared: np.random.Generator) -> SiteRows:
-        """Repeat one row with a little noise."""
         model = own.integers(len(site.rows))
         scale = self.width * site.rows.std(axis=0)
         rows = site.rows[model] + scale * own.normal(size=site.rows.shape)
@@ -119,7 +116,6 @@ class CommonShift:
     size: float = 1.0
 
     def __call__(self, site: SiteRows, own: np.random.Generator, shared: np.random.Generator) -> SiteRows:
-        """Move them."""
         away = self.size * _direction(shared, site.rows.shape[1])
         if site.target is not None:
             return site._replace(target=site.target + site.rows @ away)
@@ -133,7 +129,6 @@ class Merged:
     directions: int = 2
 
     def __call__(self, site: SiteRows, own: np.random.Generator, shared: np.random.Generator) -> SiteRows:
-        """Project these directions out; of a regression, draw responses from the least squares line."""
         rows = site.rows
         if site.target is not None:
             line, *_ = np.linalg.lstsq(rows, site.target, rcond=None)
@@ -152,7 +147,6 @@ class HugeCells:
     share: float = 0.01
 
     def __call__(self, site: SiteRows, own: np.random.Generator, shared: np.random.Generator) -> SiteRows:
-        """Write it into them, into one at least."""
         rows = site.rows.copy()
         count = max(1, round(self.share * rows.size))
         rows.flat[own.permutation(rows.size)[:count]] = self.value
@@ -170,7 +164,6 @@ class PartOfRows:
     share: float = 0.1
 
     def __call__(self, site: SiteRows, own: np.random.Generator, shared: np.random.Generator) -> SiteRows:
-        """Replace some."""
         n = len(site.rows)
         some = own.permutation(n)[: round(self.share * n)]
         rows, target = site.rows.copy(), None if site.target is None else site.target.copy()

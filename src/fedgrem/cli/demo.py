@@ -6,12 +6,11 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from fedgrem.cli.files import check_picture, check_writable
-from fedgrem.cli.options import estimator
+from fedgrem.cli.options import estimator, examples, option
 from fedgrem.cli.screen import notice, plain_table, progress_bar, warnings_as_notices
 
 if TYPE_CHECKING:
@@ -19,41 +18,34 @@ if TYPE_CHECKING:
     from fedgrem.types import Array
 
 SITE_COLUMN = "hospital"
+PLOT = Path("fedgrem-demo.png")
 
 
+@examples(
+    "fedgrem demo",
+    "fedgrem demo --h 2 --seed 7 --out different-sites.png",
+    "fedgrem demo --data demo.csv",
+)
 def demo(
-    h: Annotated[
-        float, typer.Option("--h", metavar="X", min=0.0, help="How much the honest sites differ from each other.")
-    ] = 0.5,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the simulation and of the fit.")] = 0,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="Where to save the plot: .png, .pdf or .svg.")
-    ] = Path("fedgrem-demo.png"),
+    h: Annotated[float, option("X", "How much the honest sites differ from each other.", "--h", least=0.0)] = 0.5,
+    seed: Annotated[int, option("N", "Of the simulation and of the fit.", least=0)] = 0,
+    out: Annotated[Path, option("FILE", "Where to save the plot: .png, .pdf or .svg.", "--out", "-o")] = Path(
+        "fedgrem-demo.png"
+    ),
     data: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the simulated rows as CSV, to try `fedgrem fit` on.")
+        Path | None, option("FILE", "Also write the simulated rows as CSV, to try `fedgrem fit` on.")
     ] = None,
 ) -> None:
     """Simulate ten sites, one of them hostile, and compare FedGrEM with fitting each site alone.
 
     The simulation is the paper's: 150 rows a site in 10 dimensions, 5 components. Nine sites differ from the common
     centers by --h; the tenth sends rows from somewhere else.
-
-    For example:
-
-    * `fedgrem demo`
-
-    * `fedgrem demo --h 2 --seed 7 --out different-sites.png`
-
-    * `fedgrem demo --data demo.csv`
     """
     check_picture(out)
     if data is not None:
         check_writable(data)
 
-    import numpy as np
-
     from fedgrem.data.simulate import simulate
-    from fedgrem.report.attributes import thetas
 
     simulation = simulate("gmm", h=h, seed=seed)
     if data is not None:
@@ -61,10 +53,8 @@ def demo(
     together, alone = (
         _fitted(simulation, name, penalty, seed) for name, penalty in (("FedGrEM", "auto"), ("Alone", 0.0))
     )
-    errors = {
-        "fitting alone": _errors(simulation, alone.weights_, thetas(alone)),
-        "FedGrEM": _errors(simulation, together.weights_, thetas(together)),
-    }
+    fits = {"fitting alone": alone, "FedGrEM": together}
+    errors = {name: simulation.errors(one.weights_, one.means_)[1] for name, one in fits.items()}
     console = Console(highlight=False)
     console.print(_table(together, errors, simulation.honest))
     console.print()
@@ -74,7 +64,7 @@ def demo(
         console.print(f"Plot: {out}")
     if data is not None:
         console.print(
-            f"Rows: {data}; try: fedgrem fit {data} --site {SITE_COLUMN} --components {np.shape(simulation.theta)[1]} "
+            f"Rows: {data}; try: fedgrem fit {data} --site {SITE_COLUMN} --components {simulation.theta.shape[1]} "
             "--out model/",
             soft_wrap=True,
         )
@@ -85,20 +75,6 @@ def _fitted(simulation: Simulation, name: str, penalty: float | str, seed: int) 
     model = estimator(options | {"random_state": seed}, regression=False)
     with warnings_as_notices(), progress_bar(f"{name:8}", model.tol) as tell:
         return model.fit(simulation.rows, on_progress=tell)
-
-
-def _errors(simulation: Simulation, weights: Array, theta: Array) -> Array:
-    """Largest error of theta over components at each site, ``(K,)``; NaN at the hostile site, which has no truth."""
-    import numpy as np
-
-    from fedgrem.kernels.scores import parameter_errors
-
-    honest = simulation.honest
-    errors = np.full(len(honest), np.nan)
-    _, errors[honest] = parameter_errors(
-        weights[honest], theta[honest], simulation.weights[honest], simulation.theta[honest]
-    )
-    return errors
 
 
 def _table(model: Any, errors: dict[str, Array], honest: Array) -> Table:

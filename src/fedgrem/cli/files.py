@@ -110,6 +110,15 @@ def rows_for(
     return Rows(table, frame.select(names), *numbers)
 
 
+def prepare_network() -> None:
+    """Before anything of NVFlare is imported: that it is there, what it compiles is kept, and its files are private."""
+    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
+
+    check_flare()
+    keep_bytecode()
+    keep_private()
+
+
 def check_folder(folder: Path, *, force: bool) -> None:
     """Refuse a folder that a model cannot or should not be written to, before the fit and not after it."""
     if folder.exists() and not folder.is_dir():

@@ -8,34 +8,28 @@ import typer
 
 from fedgrem.cli import options as opt
 from fedgrem.cli.files import Source, check_folder, save
-from fedgrem.cli.options import Criterion, Missing, estimator, family_options, fit_options, listed, read_components
+from fedgrem.cli.options import estimator, listed, read_components
 from fedgrem.cli.screen import print_model, print_text, progress_bar, warnings_as_notices
 from fedgrem.data.files import FileTable, check_no_gaps, choose_columns, read_sites, read_table
 from fedgrem.errors import InputError
 
 
+@opt.with_options
+@opt.examples(
+    "fedgrem fit data.csv --site hospital --components 5 --out model/",
+    "fedgrem fit north.csv south.csv east.csv --components 3 --out model/",
+    "fedgrem fit data.csv --site hospital --components auto --out model/",
+    "fedgrem fit trial.parquet -s center -r 2 --target y --drop patient -o model/",
+    "fedgrem fit trial.parquet -s center -r 2 --target died --response binary -o model/",
+    'fedgrem fit patients.csv -s hospital -r 4 --table --types "cp=categorical,age=continuous" -o model/',
+)
 def fit(
     data: opt.DataFiles,
     components: opt.Components,
     out: opt.ModelFolder,
-    site: opt.SiteColumn = None,
-    target: opt.TargetColumn = None,
-    weight: opt.WeightColumn = None,
-    columns: opt.Columns = None,
-    drop: opt.DroppedColumns = None,
-    covariance: opt.CovarianceOption = None,
-    noise: opt.NoiseOption = None,
-    response: opt.ResponseOption = opt.Response.gaussian,
-    missing: opt.MissingOption = Missing.refuse,
-    table: opt.TableOption = False,
-    types: opt.TypesOption = None,
-    robust_rows: opt.RobustOption = False,
-    penalty: opt.Penalty = "auto",
-    criterion: opt.CriterionOption = Criterion.bic,
-    max_rounds: opt.MostRounds = 1000,
-    tol: opt.Tolerance = 1e-6,
-    n_init: opt.Restarts = 10,
-    seed: opt.Seed = 0,
+    rows: opt.RowOptions,
+    family: opt.FamilyOptions,
+    how: opt.FitOptions,
     force: opt.Force = False,
 ) -> None:
     """Fit one mixture per site, pulled to a common center, and save it.
@@ -43,80 +37,51 @@ def fit(
     Columns may have any units: covariances (or, with --target, the noise and an intercept) are estimated, and what is
     shown is in the columns' own units. With `--covariance identity` or `--noise unit` nothing is: scale the columns
     first such that the spread *within* a group is about 1.
-
-    For example:
-
-    * `fedgrem fit data.csv --site hospital --components 5 --out model/`
-
-    * `fedgrem fit north.csv south.csv east.csv --components 3 --out model/`
-
-    * `fedgrem fit data.csv --site hospital --components auto --out model/`
-
-    * `fedgrem fit trial.parquet -s center -r 2 --target y --drop patient -o model/`
-
-    * `fedgrem fit trial.parquet -s center -r 2 --target died --response binary -o model/`
-
-    * `fedgrem fit patients.csv -s hospital -r 4 --table --types "cp=categorical,age=continuous" -o model/`
     """
     check_folder(out, force=force)
-    options = fit_options(read_components(components), penalty, criterion, max_rounds, tol, n_init, seed)
-    options |= family_options(target is not None, covariance, noise, missing, table, types, response, robust_rows)
-    rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table or target is not None)
-    model = fitted(rows, chosen, target, weight, options)
-    save(model, out, Source(site, target))
+    regression = rows.target is not None
+    options = how.told(read_components(components)) | family.told(regression)
+    table, chosen = gather(data, rows, family.missing, words=family.table or regression)
+    model = fitted(table, chosen, rows.target, rows.weight, options)
+    save(model, out, Source(rows.site, rows.target))
     print_model(model)
     typer.echo(f"\nSaved in {out}; see it again with: fedgrem show {out}")
 
 
+@opt.with_options
+@opt.examples(
+    "fedgrem select data.csv --site hospital --components 2:12",
+    "fedgrem select data.csv --site hospital --criterion icl --out model/",
+)
 def select(
     data: opt.DataFiles,
+    *,
     components: Annotated[
         str,
-        typer.Option(
-            "--components", "-r", metavar="A:B|auto", help="Numbers to compare: 2:12, or 2,4,8; auto goes up from 1."
-        ),
+        opt.option("A:B|auto", "Numbers to compare: 2:12, or 2,4,8; auto goes up from 1.", "--components", "-r"),
     ] = "auto",
-    site: opt.SiteColumn = None,
-    target: opt.TargetColumn = None,
-    weight: opt.WeightColumn = None,
-    columns: opt.Columns = None,
-    drop: opt.DroppedColumns = None,
-    covariance: opt.CovarianceOption = None,
-    noise: opt.NoiseOption = None,
-    response: opt.ResponseOption = opt.Response.gaussian,
-    missing: opt.MissingOption = Missing.refuse,
-    table: opt.TableOption = False,
-    types: opt.TypesOption = None,
-    robust_rows: opt.RobustOption = False,
-    criterion: opt.CriterionOption = Criterion.bic,
+    rows: opt.RowOptions,
+    family: opt.FamilyOptions,
+    criterion: opt.CriterionOption = opt.Criterion.bic,
     seed: opt.Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the chosen model in.")
-    ] = None,
+    out: Annotated[Path | None, opt.option("FOLDER", "Folder to save the chosen model in.", "--out", "-o")] = None,
     force: opt.Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the curve as JSON, for machines.")] = False,
+    as_json: Annotated[bool, opt.option(None, "Print the curve as JSON, for machines.", "--json")] = False,
 ) -> None:
     """Fit several numbers of components, compare them, and say which one the rows speak for.
 
     More components nearly always explain the rows better; BIC weighs that against their number, and ICL also asks that
     components do not overlap. A minority of odd or hostile sites has no say in the choice.
-
-    For example:
-
-    * `fedgrem select data.csv --site hospital --components 2:12`
-
-    * `fedgrem select data.csv --site hospital --criterion icl --out model/`
     """
     if out is not None:
         check_folder(out, force=force)
-    numbers = read_components(components)
-    options = family_options(target is not None, covariance, noise, missing, table, types, response, robust_rows)
+    numbers, regression = read_components(components), rows.target is not None
+    options = family.told(regression) | {"random_state": seed, "criterion": criterion.value}
     options |= {"n_components": [numbers] if isinstance(numbers, int) else numbers, "tol": 1e-6}
-    options |= {"random_state": seed, "criterion": criterion.value}
-    rows, chosen = gather(data, site, target, weight, columns, drop, missing, words=table or target is not None)
-    model = fitted(rows, chosen, target, weight, options)
+    table, chosen = gather(data, rows, family.missing, words=family.table or regression)
+    model = fitted(table, chosen, rows.target, rows.weight, options)
     if out is not None:
-        save(model, out, Source(site, target))
+        save(model, out, Source(rows.site, rows.target))
 
     from fedgrem.report.attributes import selection_of
     from fedgrem.report.summary import selection_text
@@ -131,19 +96,10 @@ def select(
         typer.echo(f"Saved in {out}; see it with: fedgrem show {out}")
 
 
-def gather(
-    data: list[Path],
-    site: str | None,
-    target: str | None,
-    weight: str | None,
-    columns: str | None,
-    drop: str | None,
-    missing: Missing,
-    *,
-    words: bool = False,
-) -> tuple[FileTable, list[str]]:
+def gather(data: list[Path], rows: opt.RowOptions, missing: opt.Missing, *, words: bool) -> tuple[FileTable, list[str]]:
     """The rows, and the columns to fit, which may hold words on demand; whatever cannot be used is refused."""
-    if target is not None and missing is Missing.em:
+    site, target, weight = rows.site, rows.target, rows.weight
+    if target is not None and missing is opt.Missing.em:
         raise InputError(
             "--missing em is for Gaussian components; with --target, drop or impute rows with empty cells."
         )
@@ -158,7 +114,7 @@ def gather(
     named = [name for name in (*aside, site) if name is not None]
     if len(set(named)) < len(named):
         raise InputError("--site, --target and --weight must name different columns.")
-    chosen = choose_columns(table.frame, columns=listed(columns), drop=listed(drop), aside=aside, words=words)
+    chosen = choose_columns(table.frame, columns=listed(rows.columns), drop=listed(rows.drop), aside=aside, words=words)
     for name in aside:
         choose_columns(table.frame, columns=[name])
     check_no_gaps(table.frame, aside)

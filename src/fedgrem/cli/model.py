@@ -19,13 +19,18 @@ from fedgrem.errors import InputError
 PAGE = "report.html"
 
 
+@opt.examples(
+    "fedgrem show model/",
+    "fedgrem show model/ --json",
+    "fedgrem show model/ --plot overview.png",
+)
 def show(
     model: opt.ModelArgument,
-    all_sites: Annotated[bool, typer.Option("--all", help="List every site, not only the oddest 20.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, for machines.")] = False,
+    all_sites: Annotated[bool, opt.option(None, "List every site, not only the oddest 20.", "--all")] = False,
+    as_json: Annotated[bool, opt.option(None, "Print everything as JSON, for machines.", "--json")] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also draw sites, distances, weights and movement: .png, .pdf or .svg."),
+        opt.option("FILE", "Also draw sites, distances, weights and movement: .png, .pdf or .svg."),
     ] = None,
 ) -> None:
     """Show what was found: the centers, each site's weights, who agrees with the center and who is suspect.
@@ -34,14 +39,6 @@ def show(
     *similar* when it is close; it has its *own answer* when its rows clearly speak for one; it is *suspect* when
     chance, its size and the spread of the other sites do not explain it, which happens to about 1% of honest sites.
     Where a site has next to no rows of some component, a line names it: what stands there is then the center's.
-
-    For example:
-
-    * `fedgrem show model/`
-
-    * `fedgrem show model/ --json`
-
-    * `fedgrem show model/ --plot overview.png`
     """
     if plot is not None:
         check_picture(plot)
@@ -61,42 +58,28 @@ def show(
         typer.echo(f"Plot: {plot}", err=True)
 
 
+@opt.examples(
+    "fedgrem report model/",
+    "fedgrem report model/ --data data.csv --out page.html",
+    "fedgrem report model/ --data sites/*.csv --show-rows 500",
+)
 def report(
     model: opt.ModelArgument,
-    more: Annotated[
-        list[Path] | None, typer.Argument(metavar="DATA", help="More tables of --data.", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Page to write.", show_default=f"MODEL/{PAGE}")
-    ] = None,
+    more: Annotated[list[Path] | None, opt.argument("DATA", "More tables of --data.")] = None,
+    out: Annotated[Path | None, opt.option("FILE", "Page to write.", "--out", "-o", default=f"MODEL/{PAGE}")] = None,
     data: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--data",
-            "-d",
-            metavar="DATA",
-            help="Tables with the columns that were fitted, to tell what each site gained.",
-        ),
+        opt.option("DATA", "Tables with the columns that were fitted, to tell what each site gained.", "--data", "-d"),
     ] = None,
     site: opt.FittedSite = None,
     target: opt.FittedTarget = None,
-    show_rows: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Also draw N random rows of --data. Rows are private.")
-    ] = 0,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the rows held back and of those drawn.")] = 0,
+    show_rows: Annotated[int, opt.option("N", "Also draw N random rows of --data. Rows are private.", least=0)] = 0,
+    seed: Annotated[int, opt.option("N", "Of the rows held back and of those drawn.", least=0)] = 0,
 ) -> None:
     """Write one HTML page about a model: components, sites, who is suspect, how the fit went. It needs no network.
 
     With --data it also tells what each site gained over fitting alone: a fifth of every site's rows is held back, the
     rest is fitted together and alone, and both are judged on what was held back.
-
-    For example:
-
-    * `fedgrem report model/`
-
-    * `fedgrem report model/ --data data.csv --out page.html`
-
-    * `fedgrem report model/ --data sites/*.csv --show-rows 500`
     """
     page = model / PAGE if out is None else out
     if page.suffix.lower() not in (".html", ".htm"):
@@ -121,31 +104,22 @@ def report(
     typer.echo(f"Page: {page}")
 
 
+@opt.examples(
+    "fedgrem predict model/ data.csv --out groups.csv",
+    "fedgrem predict model/ new.parquet --site hospital --id patient | head",
+)
 def predict(
     model: opt.ModelArgument,
-    data: Annotated[
-        list[Path],
-        typer.Argument(metavar="DATA", help="Tables with the columns that were fitted.", show_default=False),
-    ],
+    data: Annotated[list[Path], opt.argument("DATA", "Tables with the columns that were fitted.")],
     site: opt.FittedSite = None,
     target: opt.FittedTarget = None,
-    keep: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="A column to copy, such as a patient number.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="CSV file to write.", show_default="stdout")
-    ] = None,
+    keep: Annotated[str | None, opt.option("COLUMN", "A column to copy, such as a patient number.", "--id")] = None,
+    out: Annotated[Path | None, opt.option("FILE", "CSV file to write.", "--out", "-o", default="stdout")] = None,
 ) -> None:
     """Write, for every row, its most probable component and how probable it is, as CSV.
 
     The columns are row (from 0), site, component (from 0) and probability. Regression mixtures also give the expected
     response; their component needs the response column. Rows of a site that was not fitted are judged by the center.
-
-    For example:
-
-    * `fedgrem predict model/ data.csv --out groups.csv`
-
-    * `fedgrem predict model/ new.parquet --site hospital --id patient | head`
     """
     if out is not None:
         check_writable(out)
@@ -182,17 +156,19 @@ def _predicted(model: Any, rows: files.Rows) -> dict[str, Any]:
     return {"component": posterior.argmax(axis=1), "probability": posterior.max(axis=1).round(6)} | expected
 
 
+@opt.examples(
+    "fedgrem add-site model/ west.csv --name west",
+    "fedgrem add-site model/ west.csv --name west --out with-west/",
+)
 def add_site(
     model: opt.ModelArgument,
-    data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="The new site's table, with the fitted columns.", show_default=False)
-    ],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the new site.", show_default=False)],
+    data: Annotated[Path, opt.argument("DATA", "The new site's table, with the fitted columns.")],
+    name: Annotated[str, opt.option("NAME", "Of the new site.", default=False)],
     target: opt.FittedTarget = None,
     weight: opt.WeightColumn = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default="MODEL itself"),
+        opt.option("FOLDER", "Folder to save the model in.", "--out", "-o", default="MODEL itself"),
     ] = None,
     force: opt.Force = False,
 ) -> None:
@@ -200,12 +176,6 @@ def add_site(
 
     A model holds no rows: send its folder to the new site, run this there, and only the folder goes back, or stays. The
     center and the other sites stay as they are; the new site gets a verdict like theirs.
-
-    For example:
-
-    * `fedgrem add-site model/ west.csv --name west`
-
-    * `fedgrem add-site model/ west.csv --name west --out with-west/`
     """
     if out is None:
         check_writable(model)

@@ -1,9 +1,12 @@
-"""Options and arguments that several commands take, each worded once, and what an estimator is told of them."""
+"""Options and arguments of the commands, those that several take worded once, and what an estimator is told of them."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
@@ -12,255 +15,201 @@ from fedgrem.errors import InputError
 if TYPE_CHECKING:
     from fedgrem.data.columns import Column
 
-
-class Covariance(StrEnum):
-    """What is estimated of the covariance within components."""
-
-    tied = "tied"
-    full = "full"
-    diag = "diag"
-    spherical = "spherical"
-    identity = "identity"
+Command = TypeVar("Command", bound=Callable[..., None])
+Covariance = StrEnum("Covariance", "tied full diag spherical identity")
+Noise = StrEnum("Noise", "shared component unit")
+Response = StrEnum("Response", {"gaussian": "gaussian", "binary": "binary", "counts": "count"})  # str has a count
+Missing = StrEnum("Missing", "refuse em")
+Criterion = StrEnum("Criterion", "bic icl")
 
 
-class Noise(StrEnum):
-    """What is estimated of the noise of regressions."""
-
-    shared = "shared"
-    component = "component"
-    unit = "unit"
-
-
-class Response(StrEnum):
-    """What regressions explain."""
-
-    gaussian = "gaussian"
-    binary = "binary"
-    counts = "count"  # "count" itself is a method of words
+def option(
+    metavar: str | None,
+    help: str,
+    *names: str,
+    default: str | bool = True,
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:
+    """An option of a command; ``default`` says in words what the default is, where the value does not."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=default, min=least, max=most)
 
 
-class Missing(StrEnum):
-    """What to do about empty cells."""
-
-    refuse = "refuse"
-    em = "em"
+def argument(metavar: str, help: str, callback: Callable[[str], str] | None = None) -> Any:
+    """An argument of a command."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, callback=callback)
 
 
-class Criterion(StrEnum):
-    """How a number of components is chosen."""
+def examples(*lines: str) -> Callable[[Command], Command]:
+    """A command whose help ends with these calls."""
 
-    bic = "bic"
-    icl = "icl"
+    def told(command: Command) -> Command:
+        calls = (line if "`" in line else f"`{line}`" for line in lines)
+        command.__doc__ = "\n\n* ".join([f"{inspect.getdoc(command)}\n\nFor example:", *calls])
+        return command
+
+    return told
 
 
-# -- rows
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes one option for every field of its dataclass arguments."""
+    hints, given = get_type_hints(command, include_extras=True), inspect.signature(command).parameters
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, one in given.items():
+        if name in groups:
+            of_field = get_type_hints(groups[name], include_extras=True)
+            taken = [(field.name, field.default, of_field[field.name]) for field in fields(groups[name])]
+        else:
+            taken = [(name, one.default, hints[name])]
+        parameters += [inspect.Parameter(n, one.KEYWORD_ONLY, default=d, annotation=kind) for n, d, kind in taken]
 
-DataFiles: TypeAlias = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="DATA",
-        help="One CSV, TSV or Parquet table with a site column, or several: one per site.",
-        show_default=False,
-    ),
-]
+    @wraps(command)
+    def flat(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    flat.__annotations__ = {one.name: one.annotation for one in parameters}
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return flat
+
+
 SiteColumn: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="file names"
-    ),
+    str | None, option("COLUMN", "Column that names the site of each row.", "--site", "-s", default="file names")
 ]
-TargetColumn: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Column to explain: fits regressions. See --response.")
-]
-WeightColumn: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Column of row weights: 2 counts as two rows.")
-]
-Columns: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="A,B,...", help="Columns to use, separated by commas.", show_default="all others"),
-]
-DroppedColumns: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, separated by commas.")
-]
-MissingOption: TypeAlias = Annotated[
-    Missing, typer.Option("--missing", help="Empty cells: refuse them, or let EM fill in what is expected of them.")
-]
-RobustOption: TypeAlias = Annotated[
-    bool,
-    typer.Option("--robust-rows", help="Rows of no component (far off, a clump, heavy tails) are to move nothing."),
-]
-TableOption: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--table", help="Fit mixed columns: numbers, counts, yes/no, categories; empty cells are missing. See --types."
-    ),
-]
-TypesOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--types",
-        metavar="A=TYPE,B=X|Y,...",
-        help="With --table, what columns are: continuous, robust, binary, categorical, count, or their levels; over a "
-        "network, also the levels of a regression's words.",
-        show_default="read from all sites",
-    ),
-]
-
-# -- a fit
-
 Components: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--components",
-        "-r",
-        metavar="N|A:B|auto",
-        help="Components of the mixture; of several (2:12, or 2,4,8, or auto) the best by --criterion.",
-        show_default=False,
+    str, option(
+        "N|A:B|auto", "Components of the mixture; of several (2:12, or 2,4,8, or auto) the best by --criterion.",
+        "--components", "-r", default=False,
     ),
+]  # fmt: skip
+DataFiles: TypeAlias = Annotated[
+    list[Path], argument("DATA", "One CSV, TSV or Parquet table with a site column, or several: one per site.")
 ]
-ModelFolder: TypeAlias = Annotated[
-    Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to save the model in.", show_default=False)
-]
-CovarianceOption: TypeAlias = Annotated[
-    Covariance | None,
-    typer.Option(
-        "--covariance",
-        help="`tied`: one matrix for all components; `full`: one each; `identity`: the paper's unit one.",
-        show_default="tied",
-    ),
-]
-NoiseOption: TypeAlias = Annotated[
-    Noise | None,
-    typer.Option(
-        "--noise",
-        help="Of regressions. `shared`: one variance for all components; `component`: one each; `unit`: the paper's, "
-        "known and without an intercept.",
-        show_default="shared",
-    ),
-]
-ResponseOption: TypeAlias = Annotated[
-    Response,
-    typer.Option(
-        "--response",
-        help="Of regressions, what is explained. `gaussian`: numbers; `binary`: 0 or 1, by log odds; `count`: counts, "
-        "by log rates.",
-    ),
-]
-CriterionOption: TypeAlias = Annotated[
-    Criterion, typer.Option("--criterion", help="What chooses among numbers of components.")
-]
-Penalty: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="C",
-        help="Pull to the center: 0 fits each site alone, inf gives one answer for all; auto chooses on held-out rows.",
-    ),
-]
-MostRounds: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Stop after so many rounds.")]
-Tolerance: TypeAlias = Annotated[
-    float, typer.Option(metavar="X", min=0.0, help="Stop when the sites move less than this.")
-]
-Restarts: TypeAlias = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Restarts at each site before the first round.")
-]
-Seed: TypeAlias = Annotated[int, typer.Option(metavar="N", min=0, help="Same seed, same result.")]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Write into --out even if it is not empty.")]
-
-# -- a saved model
-
-ModelArgument: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A folder written by `fedgrem fit`.", show_default=False)
-]
+ModelFolder: TypeAlias = Annotated[Path, option("FOLDER", "Folder to save the model in.", "--out", "-o", default=False)]
+CriterionOption: TypeAlias = Annotated[Criterion, option(None, "What chooses among numbers of components.")]
+WeightColumn: TypeAlias = Annotated[str | None, option("COLUMN", "Column of row weights: 2 counts as two rows.")]
+Seed: TypeAlias = Annotated[int, option("N", "Same seed, same result.", least=0)]
+Force: TypeAlias = Annotated[bool, option(None, "Write into --out even if it is not empty.", "--force")]
+ModelArgument: TypeAlias = Annotated[Path, argument("MODEL", "A folder written by `fedgrem fit`.")]
 FittedSite: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--site", "-s", metavar="COLUMN", help="Column that names the site of each row.", show_default="as fitted"
-    ),
+    str | None, option("COLUMN", "Column that names the site of each row.", "--site", "-s", default="as fitted")
 ]
 FittedTarget: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="Response column of a regression mixture.", show_default="as fitted"),
+    str | None, option("COLUMN", "Response column of a regression mixture.", default="as fitted")
 ]
-
-# -- a study over a network
-
-StudyFolder: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="STUDY", help="A folder made by `fedgrem sites init`.", show_default=False)
-]
+StudyFolder: TypeAlias = Annotated[Path, argument("STUDY", "A folder made by `fedgrem sites init`.")]
 Foreground: TypeAlias = Annotated[
-    bool, typer.Option("--foreground", help="Do not return: for a supervisor such as systemd.")
+    bool, option(None, "Do not return: for a supervisor such as systemd.", "--foreground")
 ]
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows and columns of tables are fitted."""
+
+    site: SiteColumn = None
+    target: Annotated[str | None, option("COLUMN", "Column to explain: fits regressions. See --response.")] = None
+    weight: WeightColumn = None
+    columns: Annotated[str | None, option("A,B,...", "Columns to use, separated by commas.", default="all others")] = (
+        None
+    )
+    drop: Annotated[str | None, option("A,B,...", "Columns to leave out, separated by commas.")] = None
+
+
+@dataclass(frozen=True)
+class FamilyOptions:
+    """What a component is."""
+
+    covariance: Annotated[Covariance | None, option(
+        None, "`tied`: one matrix for all components; `full`: one each; `identity`: the paper's unit one.",
+        default="tied",
+    )] = None  # fmt: skip
+    noise: Annotated[Noise | None, option(
+        None, "Of regressions. `shared`: one variance for all components; `component`: one each; `unit`: the paper's, "
+        "known and without an intercept.", default="shared",
+    )] = None  # fmt: skip
+    response: Annotated[Response, option(
+        None, "Of regressions, what is explained. `gaussian`: numbers; `binary`: 0 or 1, by log odds; `count`: counts, "
+        "by log rates.",
+    )] = Response.gaussian  # fmt: skip
+    missing: Annotated[
+        Missing, option(None, "Empty cells: refuse them, or let EM fill in what is expected of them.")
+    ] = Missing.refuse
+    table: Annotated[bool, option(
+        None, "Fit mixed columns: numbers, counts, yes/no, categories; empty cells are missing. See --types.",
+        "--table",
+    )] = False  # fmt: skip
+    types: Annotated[str | None, option(
+        "A=TYPE,B=X|Y,...", "With --table, what columns are: continuous, robust, binary, categorical, count, or their "
+        "levels; over a network, also the levels of a regression's words.", default="read from all sites",
+    )] = None  # fmt: skip
+    robust_rows: Annotated[
+        bool, option(None, "Rows of no component (far off, a clump, heavy tails) are to move nothing.", "--robust-rows")
+    ] = False
+
+    def told(self, regression: bool) -> dict[str, Any]:
+        """As an estimator takes it; what belongs to the other kind of mixture is refused."""
+        covariance, noise, response = self.covariance, self.noise, self.response
+        if response is not Response.gaussian and not regression:
+            raise InputError(f"--response {response.value} is for regressions, and no column to explain was named.")
+        if self.types and not self.table:
+            raise InputError("--types says what the columns of a table are; give --table too.")
+        if self.table:
+            if regression:
+                raise InputError("--table is for rows without a response; leave --target or --regression out.")
+            if noise is not None:
+                raise InputError(f"--noise {noise.value} is for regressions; with --table, use --covariance.")
+            if self.robust_rows:
+                raise InputError(
+                    '--robust-rows does not go with --table; call columns with far rows "robust" in --types.'
+                )
+            kind = covariance or Covariance.diag
+            if kind in (Covariance.spherical, Covariance.identity):
+                raise InputError(f"--covariance {kind.value} does not go with --table; use diag, tied or full.")
+            return {"columns": read_types(self.types), "covariance_type": kind.value}
+        if regression:
+            if covariance is not None:
+                raise InputError(
+                    f"--covariance {covariance.value} is for Gaussian components; of regressions, say what to estimate "
+                    "of the noise: --noise shared, component or unit."
+                )
+            kept = {"response": response.value, "noise": (noise or Noise.shared).value}
+            return kept | {"robust_rows": self.robust_rows}
+        if noise is not None:
+            raise InputError(
+                f"--noise {noise.value} is for regressions, and no column to explain was named; use --covariance "
+                "instead."
+            )
+        kept = {"covariance_type": (covariance or Covariance.tied).value, "missing": self.missing.value}
+        return kept | {"robust_rows": self.robust_rows}
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How a mixture is fitted."""
+
+    penalty: Annotated[str, option(
+        "C", "Pull to the center: 0 fits each site alone, inf gives one answer for all; auto chooses on held-out rows.",
+    )] = "auto"  # fmt: skip
+    criterion: CriterionOption = Criterion.bic
+    max_rounds: Annotated[int, option("N", "Stop after N rounds.", least=1)] = 1000
+    tol: Annotated[float, option("X", "Stop when the sites move less than this.", least=0.0)] = 1e-6
+    n_init: Annotated[int, option("N", "Restarts at each site before the first round.", least=1)] = 10
+    seed: Seed = 0
+
+    def told(self, components: int | str | list[int]) -> dict[str, Any]:
+        """As an estimator takes it."""
+        names = {"criterion": self.criterion.value, "random_state": self.seed, "n_components": components}
+        rest = {"max_rounds": self.max_rounds, "tol": self.tol, "n_init": self.n_init}
+        return names | rest | {"penalty": penalty_of(self.penalty)}
 
 
 def group(help: str) -> typer.Typer:
     """Commands under one name."""
     names = {"help_option_names": ["-h", "--help"]}
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode="markdown", context_settings=names)
-
-
-# -- what an estimator is told
-
-
-def fit_options(
-    numbers: int | str | list[int],
-    penalty: str,
-    criterion: Criterion,
-    max_rounds: int,
-    tol: float,
-    n_init: int,
-    seed: int,
-) -> dict[str, Any]:
-    """Of the fit."""
-    return {
-        "n_components": numbers,
-        "penalty": penalty_of(penalty),
-        "criterion": criterion.value,
-        "max_rounds": max_rounds,
-        "tol": tol,
-        "n_init": n_init,
-        "random_state": seed,
-    }
-
-
-def family_options(
-    regression: bool,
-    covariance: Covariance | None,
-    noise: Noise | None,
-    missing: Missing,
-    table: bool = False,
-    types: str | None = None,
-    response: Response = Response.gaussian,
-    robust: bool = False,
-) -> dict[str, Any]:
-    """Of its components; what belongs to the other kind of mixture is refused."""
-    if response is not Response.gaussian and not regression:
-        raise InputError(f"--response {response.value} is for regressions, and no column to explain was named.")
-    if types and not table:
-        raise InputError("--types says what the columns of a table are; give --table too.")
-    if table:
-        if regression:
-            raise InputError("--table is for rows without a response; leave --target or --regression out.")
-        if noise is not None:
-            raise InputError(f"--noise {noise.value} is for regressions; with --table, use --covariance.")
-        if robust:
-            raise InputError('--robust-rows does not go with --table; call columns with far rows "robust" in --types.')
-        kind = covariance or Covariance.diag
-        if kind in (Covariance.spherical, Covariance.identity):
-            raise InputError(f"--covariance {kind.value} does not go with --table; use diag, tied or full.")
-        return {"columns": read_types(types), "covariance_type": kind.value}
-    if regression:
-        if covariance is not None:
-            raise InputError(
-                f"--covariance {covariance.value} is for Gaussian components; of regressions, say what to estimate of "
-                "the noise: --noise shared, component or unit."
-            )
-        return {"response": response.value, "noise": (noise or Noise.shared).value, "robust_rows": robust}
-    if noise is not None:
-        raise InputError(
-            f"--noise {noise.value} is for regressions, and no column to explain was named; use --covariance instead."
-        )
-    kind = covariance or Covariance.tied
-    return {"covariance_type": kind.value, "missing": missing.value, "robust_rows": robust}
 
 
 def estimator(options: dict[str, Any], regression: bool) -> Any:

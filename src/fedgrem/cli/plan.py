@@ -4,40 +4,37 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
+from fedgrem.cli.options import examples, option
 from fedgrem.cli.screen import plain_table
 
 
+@examples(
+    "fedgrem plan --sites 10 --rows 150 --columns 10 --components 5 --separation 3 --similarity 0.5 --bad 1",
+    "fedgrem plan --sites 20 --rows 80 --components 3 --target 0.3",
+)
 def plan(
-    sites: Annotated[int, typer.Option(metavar="K", help="Sites, the bad ones among them.")] = 10,
-    rows: Annotated[int, typer.Option(metavar="N", help="Rows of every site.")] = 150,
-    columns: Annotated[int, typer.Option(metavar="P", help="Columns; of regressions, those that explain.")] = 10,
-    components: Annotated[int, typer.Option(metavar="R", help="Groups that the rows fall into.")] = 5,
+    sites: Annotated[int, option("K", "Sites, the bad ones among them.")] = 10,
+    rows: Annotated[int, option("N", "Rows of every site.")] = 150,
+    columns: Annotated[int, option("P", "Columns; of regressions, those that explain.")] = 10,
+    components: Annotated[int, option("R", "Groups that the rows fall into.")] = 5,
     separation: Annotated[
-        float, typer.Option(metavar="X", help="Distance of the two closest groups, in standard deviations within one.")
+        float, option("X", "Distance of the two closest groups, in standard deviations within one.")
     ] = 3.0,
     similarity: Annotated[
-        float, typer.Option(metavar="H", help="Distance of a site's group from what is common; 0 is all sites alike.")
+        float, option("H", "Distance of a site's group from what is common; 0 is all sites alike.")
     ] = 0.5,
-    bad: Annotated[int, typer.Option(metavar="B", help="Sites that are broken or hostile.")] = 0,
-    regression: Annotated[bool, typer.Option("--regression", help="Plan for a mixture of regressions.")] = False,
+    bad: Annotated[int, option("B", "Sites that are broken or hostile.")] = 0,
+    regression: Annotated[bool, option(None, "Plan for a mixture of regressions.", "--regression")] = False,
     target: Annotated[
-        float | None,
-        typer.Option(metavar="E", help="Largest error that is wanted.", show_default="half of what is expected"),
+        float | None, option("E", "Largest error that is wanted.", default="half of what is expected")
     ] = None,
 ) -> None:
     """Say what federating would gain, before there are any data.
 
     Also how many rows or sites an error needs, how many bad sites can be afforded, and how many rounds it takes.
     Groups are drawn at random with weights as in the paper's simulations. Takes some seconds.
-
-    For example:
-
-    * `fedgrem plan --sites 10 --rows 150 --columns 10 --components 5 --separation 3 --similarity 0.5 --bad 1`
-
-    * `fedgrem plan --sites 20 --rows 80 --components 3 --target 0.3`
     """
     from fedgrem.theory import Design, sentences
     from fedgrem.theory import plan as make_plan

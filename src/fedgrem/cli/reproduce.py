@@ -6,14 +6,15 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedgrem.cli.files import check_writable
-from fedgrem.cli.options import listed
-from fedgrem.cli.screen import notice, plain_table
+from fedgrem.cli.options import argument, examples, listed, option
+from fedgrem.cli.screen import live_bar, notice, plain_table
 from fedgrem.studies.registry import STUDIES
 
 if TYPE_CHECKING:
@@ -21,86 +22,60 @@ if TYPE_CHECKING:
     from fedgrem.studies.runner import StudyProgress
 
 
-def one_of(*choices: str) -> Callable[[str | None], str | None]:
-    """A callback that refuses anything else as wrong usage."""
-
-    def check(value: str | None) -> str | None:
-        if value is not None and value not in choices:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}.")
-        return value
-
-    return check
+Start = StrEnum("Start", "shared paper")
+Embedding = StrEnum("Embedding", "umap tsne pca")
+Shape = StrEnum("Shape", "identity spherical diag tied full")
 
 
-EMBEDDINGS, STARTS = ("umap", "tsne", "pca"), ("shared", "paper")
-SHAPES = ("identity", "spherical", "diag", "tied", "full")
+def known(study: str) -> str:
+    """The name of a study, if it is one."""
+    if study not in STUDIES:
+        raise typer.BadParameter(f"{study!r} is not one of {', '.join(STUDIES)}.")
+    return study
 
 
+@examples(
+    "fedgrem reproduce gmm --quick",
+    "fedgrem reproduce mor --seeds 20 --methods fedgrem,local-em,tgmm",
+    "fedgrem reproduce pen --seeds 20 --data files/",
+)
 def reproduce(
-    study: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY",
-            callback=one_of(*STUDIES),
-            help=f"Which study to run: {', '.join(STUDIES)}.",
-            show_default=False,
-        ),
-    ],
+    study: Annotated[str, argument("STUDY", f"Which study to run: {', '.join(STUDIES)}.", callback=known)],
     quick: Annotated[
         bool,
-        typer.Option(
+        option(
+            None,
+            "A small version, in under two minutes; images are embedded before that, which takes minutes, once.",
             "--quick",
-            help="A small version, in under two minutes; images are embedded before that, which takes minutes, once.",
         ),
     ] = False,
-    seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="Replications per setting.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes; by default one per core.", show_default=False)
-    ] = None,
+    seeds: Annotated[int | None, option("N", "Replications per setting.", least=1)] = None,
+    workers: Annotated[int | None, option("N", "Processes; by default one per core.", least=1, default=False)] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FOLDER",
+            "Default: results/STUDY, results/STUDY-quick, or on images results/STUDY-EMBEDDING.",
             "--out",
             "-o",
-            metavar="FOLDER",
-            help="Default: results/STUDY, results/STUDY-quick, or on images results/STUDY-EMBEDDING.",
         ),
     ] = None,
-    methods: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these methods.", show_default="all of the study")
-    ] = None,
+    methods: Annotated[str | None, option("A,B", "Only these methods.", default="all of the study")] = None,
     start: Annotated[
-        str,
-        typer.Option(
-            metavar=f"[{'|'.join(STARTS)}]",
-            callback=one_of(*STARTS),
-            help="`shared`: one search for all methods; `paper`: EM at each site alone.",
-        ),
-    ] = "shared",
+        Start, option(None, "`shared`: one search for all methods; `paper`: EM at each site alone.")
+    ] = Start.shared,
     data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Where the files of a real data set are.", show_default="downloaded and cached"
-        ),
+        Path | None, option("FOLDER", "Where the files of a real data set are.", default="downloaded and cached")
     ] = None,
     embedding: Annotated[
-        str | None,
-        typer.Option(
-            metavar=f"[{'|'.join(EMBEDDINGS)}]",
-            callback=one_of(*EMBEDDINGS),
-            help="How images are brought to ten dimensions, once; then it is cached.",
-            show_default="mnist: umap, fashion: pca",
+        Embedding | None,
+        option(
+            None,
+            "How images are brought to ten dimensions, once; then it is cached.",
+            default="mnist: umap, fashion: pca",
         ),
     ] = None,
-    covariance: Annotated[
-        str | None,
-        typer.Option(
-            metavar=f"[{'|'.join(SHAPES)}]",
-            callback=one_of(*SHAPES),
-            help="Of the components, on real data.",
-            show_default="tied",
-        ),
-    ] = None,
+    covariance: Annotated[Shape | None, option(None, "Of the components, on real data.", default="tied")] = None,
 ) -> None:
     """Run one of the paper's studies and write its figures, tables and a page.
 
@@ -108,16 +83,9 @@ def reproduce(
     of the theorem, `sizes` unequal and many sites, `attacks` bad sites that lie, `discussion` what the paper's last
     section proposes. `pen`, `mnist` and `fashion` are the tables on real data, `pen-small` has few rows per writer.
     Interrupt it whenever you like: the same command goes on where it stopped, and does nothing twice.
-
-    For example:
-
-    * `fedgrem reproduce gmm --quick`
-
-    * `fedgrem reproduce mor --seeds 20 --methods fedgrem,local-em,tgmm`
-
-    * `fedgrem reproduce pen --seeds 20 --data files/`
     """
     from rich.console import Console
+    from rich.markup import escape
 
     from fedgrem.studies.command import choose, n_done, play
     from fedgrem.studies.page import duration
@@ -127,9 +95,9 @@ def reproduce(
         quick=quick,
         seeds=seeds,
         methods=None if methods is None else listed(methods),
-        paper_starts=start == "paper",
-        embedding=embedding,
-        covariance=covariance,
+        paper_starts=start is Start.paper,
+        embedding=None if embedding is None else embedding.value,
+        covariance=None if covariance is None else covariance.value,
     )
     folder = out or Path("results") / name
     check_writable(folder)
@@ -148,16 +116,10 @@ def reproduce(
     console.print()
     for verdict in done.page.verdicts:
         mark = {True: "[green]holds  [/]", False: "[yellow]differs[/]", None: "open   "}[verdict.holds]
-        console.print(f"{mark} {_escaped(verdict.claim)} [dim]{_escaped(verdict.finding)}[/]")
+        console.print(f"{mark} {escape(verdict.claim)} [dim]{escape(verdict.finding)}[/]")
     console.print(f"\n{len(done.rows)} rows in {duration(done.seconds)}.")
     for path in done.written:
         console.print(str(path), soft_wrap=True)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _rich_table(table: Table, width: int) -> Any:
@@ -175,20 +137,9 @@ def _rich_table(table: Table, width: int) -> Any:
 @contextmanager
 def _bar(title: str) -> Iterator[tuple[Callable[[StudyProgress], None], Callable[[str], None]]]:
     """What a study tells of its cells, and what is to be said before there are any."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     from fedgrem.studies.page import duration
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24, complete_style="cyan", finished_style="green"),
-        TextColumn("{task.fields[detail]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        line = bar.add_task(title, total=None, detail="preparing")
+    with live_bar(title) as update:
 
         def tell(progress: StudyProgress) -> None:
             if progress.seconds_left is not None:
@@ -196,6 +147,6 @@ def _bar(title: str) -> Iterator[tuple[Callable[[StudyProgress], None], Callable
             else:
                 left = "starting" if progress.done < progress.total else "done"
             detail = f"{progress.done} of {progress.total} cells, {left}"
-            bar.update(line, total=progress.total, completed=progress.done, detail=detail)
+            update(total=progress.total, completed=progress.done, detail=detail)
 
-        yield tell, lambda text: bar.update(line, detail=text)
+        yield tell, lambda text: update(detail=text)

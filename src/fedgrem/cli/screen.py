@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import isfinite, log
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from fedgrem.fit.conversation import Progress
 
 SHOWN_WARNINGS = ("ConvergenceWarning", "SelectionWarning", "UnknownSiteWarning")
-
-
 STYLES = {
     r"(?m)\A.*$|^(Centers|Sites)$": "bold",
     r"(?m)^(typical weight .*|\.\.\. .*|Standard errors: .*)$": "dim",
@@ -51,16 +50,8 @@ def warnings_as_notices() -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(
-    task: str, tol: float, remark: "Callable[[], str]" = lambda: ""
-) -> Iterator["Callable[[Progress], None]"]:
-    """A live bar; yields the callback that a fit reports to. A remark is shown behind each round.
-
-    The bar shows how far, on a log scale, the sites' movement has come down to the tolerance: nobody knows how many
-    rounds that takes.
-    """
-    from fedgrem.estimators.progress import describe, in_rounds
-
+def live_bar(task: str) -> Iterator[Callable[..., None]]:
+    """A live line on stderr; yields the function that updates its ``total``, ``completed`` and ``detail``."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -69,16 +60,30 @@ def progress_bar(
         TimeElapsedColumn(),
     )
     with Bar(*columns, console=Console(stderr=True)) as bar:
-        line = bar.add_task(task, total=None, detail="preparing")
+        yield partial(bar.update, bar.add_task(task, total=None, detail="preparing"))
+
+
+@contextmanager
+def progress_bar(
+    task: str, tol: float, remark: Callable[[], str] = lambda: ""
+) -> Iterator["Callable[[Progress], None]"]:
+    """A live bar of a fit; yields the callback that a fit reports to. A remark is shown behind each round.
+
+    The bar shows how far, on a log scale, the sites' movement has come down to the tolerance: nobody knows how many
+    rounds that takes.
+    """
+    from fedgrem.estimators.progress import describe, in_rounds
+
+    with live_bar(task) as update:
 
         def tell(progress: "Progress") -> None:
             if in_rounds(progress):
-                bar.update(line, total=1.0, completed=_share_done(progress, tol), detail=describe(progress) + remark())
+                update(total=1.0, completed=_share_done(progress, tol), detail=describe(progress) + remark())
             else:
-                bar.update(line, detail=describe(progress))
+                update(detail=describe(progress))
 
         yield tell
-        bar.update(line, total=1.0, completed=1.0)
+        update(total=1.0, completed=1.0)
 
 
 def _share_done(progress: "Progress", tol: float) -> float:

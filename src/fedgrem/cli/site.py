@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from rich.console import Console
 
-from fedgrem.cli.options import Foreground, group, listed
+from fedgrem.cli.files import prepare_network
+from fedgrem.cli.options import Foreground, argument, examples, group, listed, option, with_options
 from fedgrem.cli.screen import boxed, notice
 from fedgrem.data.files import choose_columns, read_table
 from fedgrem.errors import InputError
@@ -19,62 +21,48 @@ if TYPE_CHECKING:
 
 app = group("Take part in a study with your own rows, which stay here: a site's commands.")
 
-Kit: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="KIT", help="The folder that the coordinator gave you.", show_default=False)
-]
-Data: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Your rows: CSV, TSV or Parquet.", show_default="as before")
-]
-Columns: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="A,B,...", help="Columns to use, in the agreed order.", show_default="as before")
-]
-Target: TypeAlias = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column to explain, for a regression.")]
-Weight: TypeAlias = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of row weights.")]
-Floor: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        metavar="N", min=1.0, help="Say nothing about fewer of your rows than this.", show_default="10, or as before"
-    ),
-]
+Kit: TypeAlias = Annotated[Path, argument("KIT", "The folder that the coordinator gave you.")]
 
 
-Epsilon: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        metavar="E", help="Answer private fits only, each within this budget; 1 is strict.", show_default="none"
-    ),
-]
-Delta: TypeAlias = Annotated[
-    float | None, typer.Option(metavar="D", help="That goes with --epsilon.", show_default="1e-6, or as before")
-]
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows a site takes part with, and how little it says of them."""
+
+    data: Annotated[Path | None, option("FILE", "Your rows: CSV, TSV or Parquet.", default="as before")] = None
+    columns: Annotated[str | None, option("A,B,...", "Columns to use, in the agreed order.", default="as before")] = (
+        None
+    )
+    target: Annotated[str | None, option("COLUMN", "Column to explain, for a regression.")] = None
+    weight: Annotated[str | None, option("COLUMN", "Column of row weights.")] = None
+    floor: Annotated[
+        float | None,
+        option("N", "Say nothing about fewer of your rows than this.", least=1.0, default="10, or as before"),
+    ] = None
+    epsilon: Annotated[
+        float | None,
+        option("E", "Answer private fits only, each within this budget; 1 is strict.", default="none"),
+    ] = None
+    delta: Annotated[float | None, option("D", "That goes with --epsilon.", default="1e-6, or as before")] = None
 
 
 @app.command()
+@with_options
+@examples("fedgrem site check kit/ --data patients.csv --columns age,bmi,sbp")
 def check(
     kit: Kit,
-    data: Data = None,
-    columns: Columns = None,
-    target: Target = None,
-    weight: Weight = None,
-    floor: Floor = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    components: Annotated[int, typer.Option("--components", "-r", metavar="N", min=1, help="To try it with.")] = 2,
+    rows: RowOptions,
+    components: Annotated[int, option("N", "To try it with.", "--components", "-r", least=1)] = 2,
 ) -> None:
     """Show what would leave this site, number by number, before it joins. Nothing is sent.
 
     A default fit with --components is played through, one round of it, as if another site had the same rows. Every such
     fit sends these fields and no others; their size depends on columns and components, not on rows.
-
-    For example:
-
-    * `fedgrem site check kit/ --data patients.csv --columns age,bmi,sbp`
     """
     from fedgrem.engines.flare.kit import server_address, validity
     from fedgrem.engines.remote.rehearsal import rehearse
 
-    name, settings = _site(kit), _settings(kit, data, columns, target, weight, floor)
-    settings = _with_budget(settings, kit, epsilon, delta, None)._replace(ledger=None)  # nothing is spent
+    name, settings = _site(kit), _settings(kit, rows)
+    settings = _with_budget(settings, kit, rows, None)._replace(ledger=None)  # nothing is spent
     console = Console(highlight=False)
     console.print(f"Site {name}; server {server_address(kit)}; certificate until {validity(kit)[1]:%Y-%m-%d}.")
     messages, refused = rehearse(name, settings, components)
@@ -94,46 +82,35 @@ def check(
 
 
 @app.command()
+@with_options
+@examples(
+    "fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp",
+    "fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 20",
+    "fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp --epsilon 4 --delta 1e-6 --total-epsilon 8",
+)
 def start(
     kit: Kit,
-    data: Data = None,
-    columns: Columns = None,
-    target: Target = None,
-    weight: Weight = None,
-    floor: Floor = None,
-    cap: Annotated[int, typer.Option(metavar="BYTES", min=1, help="Size of the largest message that may leave.")] = 2
-    ** 20,
+    rows: RowOptions,
+    cap: Annotated[int, option("BYTES", "Size of the largest message that may leave.", least=1)] = 2**20,
     fits_per_day: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Fits to answer in a day.", show_default="30, or as before")
+        int | None, option("N", "Fits to answer in a day.", least=1, default="30, or as before")
     ] = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
     total_epsilon: Annotated[
-        float | None,
-        typer.Option(
-            "--total-epsilon", metavar="E", help="Budget of all fits ever.", show_default="--epsilon, or as before"
-        ),
+        float | None, option("E", "Budget of all fits ever.", default="--epsilon, or as before")
     ] = None,
     least_sites: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=3,
-            help="With secure sums, answer those over so many.",
-            show_default="3, or as before",
-        ),
+        option("N", "With secure sums, answer sums over at least N sites.", least=3, default="3, or as before"),
     ] = None,
     neighbours: Annotated[
         bool,
-        typer.Option(
-            "--neighbours", help="Take part in fits without a server: linked sites see what yours adds to sums."
-        ),
+        option(None, "Take part in fits without a server: linked sites see what yours adds to sums.", "--neighbours"),
     ] = False,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Answer although few rows have changed since the last fit.")
+        bool, option(None, "Answer although few rows have changed since the last fit.", "--accept-changes")
     ] = False,
     table: Annotated[
-        bool, typer.Option("--table", help="Columns may hold words: mixed columns, or a regression's.")
+        bool, option(None, "Columns may hold words: mixed columns, or a regression's.", "--table")
     ] = False,
     foreground: Foreground = False,
 ) -> None:
@@ -142,14 +119,6 @@ def start(
     Nothing is said of a component of fewer than 10 rows, or of fewer than --floor; docs/privacy-officer.md says what
     else the site does not answer. With --epsilon, whatever leaves is differentially private (docs/privacy.md), and a
     fit is answered as long as the budgets of all fits together stay within --total-epsilon.
-
-    For example:
-
-    * `fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp`
-
-    * `fedgrem site start kit/ --data trial.parquet --columns dose,age --target response --floor 20`
-
-    * `fedgrem site start kit/ --data patients.csv --columns age,bmi,sbp --epsilon 4 --delta 1e-6 --total-epsilon 8`
     """
     from fedgrem.engines.flare.kit import check_certificate, server_address
     from fedgrem.engines.flare.processes import check_stopped, site_command, start_site
@@ -161,11 +130,14 @@ def start(
     if not (kit / "startup" / "client.key").exists():
         raise InputError(f"{kit} has no private key: it was handed over, and the site's own copy is the one to start.")
     check_stopped(kit, f"site {name!r}")  # before the settings of what runs are written over
-    settings = _settings(kit, data, columns, target, weight, floor, words=table)
-    settings = settings._replace(cap=cap, fits_per_day=fits_per_day or settings.fits_per_day)
-    settings = _with_budget(settings, kit, epsilon, delta, total_epsilon)
-    settings = settings._replace(least_sites=least_sites or settings.least_sites, neighbours=neighbours)
-    rows = read_table(settings.data) if settings.words else read_rows(name, settings).sites[0].rows
+    settings = _with_budget(_settings(kit, rows, words=table), kit, rows, total_epsilon)
+    settings = settings._replace(
+        cap=cap,
+        fits_per_day=fits_per_day or settings.fits_per_day,
+        least_sites=least_sites or settings.least_sites,
+        neighbours=neighbours,
+    )
+    held = read_table(settings.data) if settings.words else read_rows(name, settings).sites[0].rows
     write_settings(settings, kit / "local")
     if settings.floor < DEFAULT_FLOOR:
         notice(f"the floor is {settings.floor:g}: parameters may tell of as few as that many of your rows.")
@@ -176,27 +148,22 @@ def start(
         os.execv(command[0], command)
     pid = start_site(kit, name)
     typer.echo(
-        f"Site {name} runs with {len(rows):,} rows of {len(settings.columns)} columns (process {pid}), and reaches for "
+        f"Site {name} runs with {len(held):,} rows of {len(settings.columns)} columns (process {pid}), and reaches for "
         f"{server_address(kit)}. What leaves: fedgrem site log {kit}"
     )
 
 
 @app.command()
+@examples("fedgrem site log kit/", "fedgrem site log kit/ --full --last 1")
 def log(
     kit: Kit,
-    last: Annotated[int, typer.Option(metavar="N", min=0, help="Only the last N fits; 0 for all.")] = 3,
-    full: Annotated[bool, typer.Option("--full", help="Every number that came or left, one JSON line each.")] = False,
+    last: Annotated[int, option("N", "Only the last N fits; 0 for all.", least=0)] = 3,
+    full: Annotated[bool, option(None, "Every number that came or left, one JSON line each.", "--full")] = False,
 ) -> None:
     """Print what was asked of this site, what left it and what it refused, and whether this log is whole.
 
     The guard writes every record before anything happens, and binds it to the one before by a hash: a record that was
     changed or taken out shows. Keep the hash that is printed last, and a cut at the end shows as well.
-
-    For example:
-
-    * `fedgrem site log kit/`
-
-    * `fedgrem site log kit/ --full --last 1`
     """
     from fedgrem.engines.remote.account import pages
     from fedgrem.engines.remote.log import LOG, check_log, read_log
@@ -247,13 +214,9 @@ def log(
 
 
 @app.command()
+@examples("fedgrem site stop kit/")
 def stop(kit: Kit) -> None:
-    """Leave the study: stop the site's processes.
-
-    For example:
-
-    * `fedgrem site stop kit/`
-    """
+    """Leave the study: stop the site's processes."""
     from fedgrem.engines.flare.processes import stop as stop_process
 
     name = _site(kit)
@@ -262,58 +225,42 @@ def stop(kit: Kit) -> None:
 
 def _site(kit: Path) -> str:
     from fedgrem.engines.flare.kit import site_of
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
-    check_flare()
-    keep_bytecode()
-    keep_private()
+    prepare_network()
     return site_of(kit)
 
 
-def _settings(
-    kit: Path,
-    data: Path | None,
-    columns: str | None,
-    target: str | None,
-    weight: str | None,
-    floor: float | None,
-    *,
-    words: bool = False,
-) -> "Settings":
+def _settings(kit: Path, rows: RowOptions, *, words: bool = False) -> "Settings":
     """From the options; without --data, those of the last start."""
     from fedgrem.engines.remote.site import DEFAULT_FLOOR, Settings, read_settings
 
-    if data is None:
-        if columns or target or weight:
+    target, weight, floor = rows.target, rows.weight, rows.floor
+    if rows.data is None:
+        if rows.columns or target or weight:
             raise InputError("--columns, --target and --weight say how to read --data; give it too.")
         kept = read_settings(kit / "local")
         return kept if floor is None else kept._replace(floor=floor)
     aside = [name for name in (target, weight) if name is not None]
-    chosen = choose_columns(read_table(data), columns=listed(columns), aside=aside, words=words)
+    chosen = choose_columns(read_table(rows.data), columns=listed(rows.columns), aside=aside, words=words)
     floor = DEFAULT_FLOOR if floor is None else floor
-    return Settings(str(data.resolve()), tuple(chosen), target, weight, floor, words=words)
+    return Settings(str(rows.data.resolve()), tuple(chosen), target, weight, floor, words=words)
 
 
-def _with_budget(
-    settings: "Settings", kit: Path, epsilon: float | None, delta: float | None, total: float | None
-) -> "Settings":
+def _with_budget(settings: "Settings", kit: Path, rows: RowOptions, total: float | None) -> "Settings":
     """With the budget that was given, or that of the last start."""
     from fedgrem.engines.remote.ledger import LEDGER
     from fedgrem.engines.remote.site import SETTINGS, read_settings
     from fedgrem.estimators.privacy import check_budget
 
-    if (kit / "local" / SETTINGS).exists():
-        before = read_settings(kit / "local")
-        settings = settings._replace(
-            epsilon=before.epsilon, delta=before.delta, total_epsilon=before.total_epsilon, ledger=before.ledger
-        )
+    before = read_settings(kit / "local") if (kit / "local" / SETTINGS).exists() else settings
     settings = settings._replace(
-        epsilon=settings.epsilon if epsilon is None else epsilon,
-        delta=settings.delta if delta is None else delta,
-        total_epsilon=settings.total_epsilon if total is None else total,
+        epsilon=before.epsilon if rows.epsilon is None else rows.epsilon,
+        delta=before.delta if rows.delta is None else rows.delta,
+        total_epsilon=before.total_epsilon if total is None else total,
+        ledger=before.ledger,
     )
     if settings.epsilon is None:
-        if delta is not None or total is not None:
+        if rows.delta is not None or total is not None:
             raise InputError("--delta and --total-epsilon go with --epsilon; give it too.")
         return settings
     check_budget(settings.epsilon, settings.delta)

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedgrem.cli.options import Foreground, StudyFolder, group
+from fedgrem.cli.files import prepare_network
+from fedgrem.cli.options import Foreground, StudyFolder, argument, examples, group, option
 from fedgrem.cli.screen import boxed
 from fedgrem.cli.sites_demo import demo
 from fedgrem.cli.sites_fit import fit, open_study, resume
@@ -20,32 +21,21 @@ SOON = 30
 
 
 @app.command()
+@examples("fedgrem sites init study/ --site north --site south --site east --host coord.example.org")
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="STUDY", help="A new folder for the study.", show_default=False)],
-    site: Annotated[
-        list[str],
-        typer.Option("--site", "-s", metavar="NAME", help="A site; say it once for each.", show_default=False),
-    ],
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="Name by which the sites reach this machine.", show_default=False)
-    ],
-    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="The one port they reach it on.")] = 8002,
+    folder: Annotated[Path, argument("STUDY", "A new folder for the study.")],
+    site: Annotated[list[str], option("NAME", "A site; say it once for each.", "--site", "-s", default=False)],
+    host: Annotated[str, option("HOST", "Name by which the sites reach this machine.", default=False)],
+    port: Annotated[int, option("N", "The one port they reach it on.", least=1, most=65535)] = 8002,
 ) -> None:
     """Make a study: certificates, one kit per site to hand out, and the coordinator's own.
 
     Kits are hardened: jobs may name one class of the installed fedgrem and bring no code, every answer of a site passes
     a guard, and no log leaves it. Hand each site its folder in STUDY/kits over a safe channel: it holds a private key.
-
-    For example:
-
-    * `fedgrem sites init study/ --site north --site south --site east --host coord.example.org`
     """
     from fedgrem.engines.flare.kit import init_study
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
-    check_flare()
-    keep_bytecode()
-    keep_private()
+    prepare_network()
     study = init_study(folder, site, host, port)
     typer.echo(f"Study with {len(study.sites)} sites in {folder}; the server will be {host}:{port}.")
     for name in study.sites:
@@ -57,15 +47,9 @@ def init(
 
 
 @app.command()
-def add(
-    folder: StudyFolder, name: Annotated[str, typer.Argument(metavar="SITE", help="The new site.", show_default=False)]
-) -> None:
-    """Make a kit for one more site; the others keep theirs.
-
-    For example:
-
-    * `fedgrem sites add study/ west`
-    """
+@examples("fedgrem sites add study/ west")
+def add(folder: StudyFolder, name: Annotated[str, argument("SITE", "The new site.")]) -> None:
+    """Make a kit for one more site; the others keep theirs."""
     from fedgrem.engines.flare.kit import add_site
 
     study = add_site(open_study(folder), name)
@@ -73,16 +57,9 @@ def add(
 
 
 @app.command()
-def handed(
-    folder: StudyFolder,
-    name: Annotated[str, typer.Argument(metavar="SITE", help="That has its kit.", show_default=False)],
-) -> None:
-    """Delete a site's private key here, once the site has its kit: then nobody else can be that site.
-
-    For example:
-
-    * `fedgrem sites handed study/ north`
-    """
+@examples("fedgrem sites handed study/ north")
+def handed(folder: StudyFolder, name: Annotated[str, argument("SITE", "That has its kit.")]) -> None:
+    """Delete a site's private key here, once the site has its kit: then nobody else can be that site."""
     from fedgrem.engines.flare.kit import hand_over
 
     hand_over(open_study(folder), name)
@@ -90,16 +67,9 @@ def handed(
 
 
 @app.command()
-def renew(
-    folder: StudyFolder,
-    name: Annotated[str, typer.Argument(metavar="WHO", help="A site, `server` or `coordinator`.", show_default=False)],
-) -> None:
-    """Make a new certificate before the old one ends; `fedgrem sites status` says when that is.
-
-    For example:
-
-    * `fedgrem sites renew study/ north`, hand STUDY/kits/north/startup to the site, and restart it there
-    """
+@examples("`fedgrem sites renew study/ north`, hand STUDY/kits/north/startup to the site, and restart it there")
+def renew(folder: StudyFolder, name: Annotated[str, argument("WHO", "A site, `server` or `coordinator`.")]) -> None:
+    """Make a new certificate before the old one ends; `fedgrem sites status` says when that is."""
     from fedgrem.engines.flare.kit import renew_kit, validity
 
     kit = renew_kit(open_study(folder), name)
@@ -107,15 +77,9 @@ def renew(
 
 
 @app.command()
-def remove(
-    folder: StudyFolder, name: Annotated[str, typer.Argument(metavar="SITE", help="To take out.", show_default=False)]
-) -> None:
-    """Take a site out of the study: no job is sent to it, and its certificate is refused from now on, for good.
-
-    For example:
-
-    * `fedgrem sites remove study/ north`
-    """
+@examples("fedgrem sites remove study/ north")
+def remove(folder: StudyFolder, name: Annotated[str, argument("SITE", "To take out.")]) -> None:
+    """Take a site out of the study: no job is sent to it, and its certificate is refused from now on, for good."""
     from fedgrem.engines.flare.kit import remove_site
     from fedgrem.engines.flare.operate import session
     from fedgrem.engines.flare.processes import process_of
@@ -130,16 +94,9 @@ def remove(
 
 
 @app.command()
-def start(
-    folder: StudyFolder,
-    foreground: Foreground = False,
-) -> None:
-    """Start the server of a study, in the background.
-
-    For example:
-
-    * `fedgrem sites start study/`
-    """
+@examples("fedgrem sites start study/")
+def start(folder: StudyFolder, foreground: Foreground = False) -> None:
+    """Start the server of a study, in the background."""
     from fedgrem.engines.flare.kit import check_certificate, harden_server
     from fedgrem.engines.flare.operate import session
     from fedgrem.engines.flare.processes import (
@@ -171,14 +128,11 @@ def start(
 
 
 @app.command()
+@examples("fedgrem sites status study/")
 def status(folder: StudyFolder) -> None:
     """Show who is connected, when each site was last seen, its rows, and when its certificate ends.
 
     Rows are what a site said in the last fit it took part in: before that, it has told nobody.
-
-    For example:
-
-    * `fedgrem sites status study/`
     """
     from fedgrem.engines.flare.kit import validity
     from fedgrem.engines.flare.operate import known_rows, session
@@ -203,13 +157,9 @@ def status(folder: StudyFolder) -> None:
 
 
 @app.command()
+@examples("fedgrem sites stop study/")
 def stop(folder: StudyFolder) -> None:
-    """Stop the server of a study. A fit that runs can go on later: `fedgrem sites resume`.
-
-    For example:
-
-    * `fedgrem sites stop study/`
-    """
+    """Stop the server of a study. A fit that runs can go on later: `fedgrem sites resume`."""
     from fedgrem.engines.flare.processes import stop as stop_process
 
     ran = stop_process(open_study(folder).server)

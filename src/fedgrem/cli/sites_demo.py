@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgrem.cli.files import check_folder
+from fedgrem.cli.files import check_folder, prepare_network
 from fedgrem.cli.fit import fitted
-from fedgrem.cli.options import estimator
+from fedgrem.cli.options import estimator, examples, option
 from fedgrem.cli.screen import print_model
 from fedgrem.cli.sites_fit import carry_out, cost_of, save_fitted
 from fedgrem.data.files import read_sites, read_table
@@ -31,29 +31,18 @@ TOLERANCE = 1e-10
 """The most by which the fit over the network may differ from the one in process."""
 
 
+@examples("fedgrem sites demo", "`fedgrem sites demo --keep demo/`, then `fedgrem site log demo/study/kits/north`")
 def demo(
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the simulation and of the fit.")] = 0,
-    keep: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep the study, the rows and the model in a new folder.")
-    ] = None,
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Of the server; 0 takes a free one.")] = 0,
+    seed: Annotated[int, option("N", "Of the simulation and of the fit.", least=0)] = 0,
+    keep: Annotated[Path | None, option("FOLDER", "Keep the study, the rows and the model in a new folder.")] = None,
+    port: Annotated[int, option("N", "Of the server; 0 takes a free one.", least=0, most=65535)] = 0,
 ) -> None:
     """Run a study of four sites on this machine, one of them hostile, and compare it with the fit in process.
 
     Everything is real but the distance: certificates, one server and four site processes that talk over mutual TLS,
     each with a file of its own rows. The fourth site's rows come from somewhere else.
-
-    For example:
-
-    * `fedgrem sites demo`
-
-    * `fedgrem sites demo --keep demo/`, then `fedgrem site log demo/study/kits/north`
     """
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
-
-    check_flare()
-    keep_bytecode()
-    keep_private()
+    prepare_network()
     if keep is not None:
         check_folder(keep, force=False)
         keep.mkdir(parents=True, exist_ok=True)

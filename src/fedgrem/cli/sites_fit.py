@@ -10,18 +10,8 @@ import typer
 from rich.console import Console
 
 from fedgrem.cli import options as opt
-from fedgrem.cli.files import Source, check_folder, save
-from fedgrem.cli.options import (
-    Criterion,
-    Missing,
-    covariates_of_words,
-    estimator,
-    family_options,
-    fit_options,
-    listed,
-    read_bounds,
-    read_components,
-)
+from fedgrem.cli.files import Source, check_folder, prepare_network, save
+from fedgrem.cli.options import covariates_of_words, estimator, listed, read_bounds, read_components
 from fedgrem.cli.screen import boxed, notice, print_model, progress_bar, warnings_as_notices
 from fedgrem.errors import InputError
 
@@ -34,61 +24,57 @@ RUNS, DONE = "search_runs", "search_done"
 """Among a run's plain values: the runs whose fits are compared, and whether this one is the fit of the winner."""
 
 
+@opt.with_options
+@opt.examples(
+    "fedgrem sites fit study/ --components 5 --algorithm fedgrem --out model/",
+    "fedgrem sites fit study/ --components 2:8 --out model/",
+    "fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/",
+    'fedgrem sites fit study/ -r 2 --regression --columns age,cp --types "cp=none|mild|severe" --out model/',
+    "fedgrem sites fit study/ -r 3 --columns age,bmi --ranges age=0:120,bmi=10:60 --out model/",
+    "fedgrem sites fit study/ -r 3 --secure-sums --out model/",
+    "fedgrem sites fit study/ -r 3 --neighbours ring --columns age,bmi --out model/",
+    'fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/',
+)
 def fit(
     study: opt.StudyFolder,
     components: opt.Components,
     out: opt.ModelFolder,
+    *,
     algorithm: Annotated[
-        str, typer.Option(metavar="NAME", help="How the sites work together: fedgrem, fedem, fedgmm, tgmm, ...")
+        str, opt.option("NAME", "How the sites work together: fedgrem, fedem, fedgmm, tgmm, ...")
     ] = "fedgrem",
     regression: Annotated[
-        bool, typer.Option("--regression", help="Explain the column that each site named with --target.")
+        bool, opt.option(None, "Explain the column that each site named with --target.", "--regression")
     ] = False,
     columns: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...", help="Columns that sites must have, in order.", show_default="not asked"),
+        str | None, opt.option("A,B,...", "Columns that sites must have, in order.", default="not asked")
     ] = None,
     ranges: Annotated[
         str | None,
-        typer.Option(
-            metavar="A=LOW:HIGH,...",
-            help="Fit privately: sites add noise, each within its own budget. Bounds of the --columns, or one for all.",
-            show_default="not private",
+        opt.option(
+            "A=LOW:HIGH,...",
+            "Fit privately: sites add noise, each within its own budget. Bounds of the --columns, or one for all.",
+            default="not private",
         ),
     ] = None,
-    covariance: opt.CovarianceOption = None,
-    noise: opt.NoiseOption = None,
-    response: opt.ResponseOption = opt.Response.gaussian,
-    missing: opt.MissingOption = Missing.refuse,
-    table: opt.TableOption = False,
-    types: opt.TypesOption = None,
-    robust_rows: opt.RobustOption = False,
-    penalty: opt.Penalty = "auto",
-    criterion: opt.CriterionOption = Criterion.bic,
-    max_rounds: opt.MostRounds = 1000,
-    tol: opt.Tolerance = 1e-6,
-    n_init: opt.Restarts = 10,
-    seed: opt.Seed = 0,
+    family: opt.FamilyOptions,
+    how: opt.FitOptions,
     secure_sums: Annotated[
-        bool, typer.Option("--secure-sums", help="See nothing but sums over at least three sites.")
+        bool, opt.option(None, "See nothing but sums over at least three sites.", "--secure-sums")
     ] = False,
     neighbours: Annotated[
         str | None,
-        typer.Option(
-            metavar="GRAPH",
-            help="Without a server that adds up: ring, grid, star, erdos-renyi.",
-            show_default="a server",
-        ),
+        opt.option("GRAPH", "Without a server that adds up: ring, grid, star, erdos-renyi.", default="a server"),
     ] = None,
     min_sites: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="With fewer answers, the fit pauses.", show_default="more than half"),
+        int | None, opt.option("N", "With fewer answers, the fit pauses.", least=1, default="more than half")
     ] = None,
     deadline: Annotated[
-        float, typer.Option(metavar="S", min=1.0, help="Seconds that a site has to answer before it is skipped.")
+        float, opt.option("S", "Seconds that a site has to answer before it is skipped.", least=1.0)
     ] = 120.0,
     poll: Annotated[
-        bool, typer.Option("--poll", help="Let sites fetch their orders: slower, for networks where pushing fails.")
+        bool,
+        opt.option(None, "Let sites fetch their orders: slower, for networks where pushing fails.", "--poll"),
     ] = False,
     force: opt.Force = False,
 ) -> None:
@@ -98,24 +84,6 @@ def fit(
     predict and report work on it alike. A site that fails is named, and left out of that round; after three bad answers
     it is out. Several numbers of components are fitted one after the other, and then the best one in full. After any
     crash, `fedgrem sites resume` goes on from the last exchange.
-
-    For example:
-
-    * `fedgrem sites fit study/ --components 5 --algorithm fedgrem --out model/`
-
-    * `fedgrem sites fit study/ --components 2:8 --out model/`
-
-    * `fedgrem sites fit study/ -r 3 --regression --min-sites 4 --out model/`
-
-    * `fedgrem sites fit study/ -r 2 --regression --columns age,cp --types "cp=none|mild|severe" --out model/`
-
-    * `fedgrem sites fit study/ -r 3 --columns age,bmi --ranges age=0:120,bmi=10:60 --out model/`
-
-    * `fedgrem sites fit study/ -r 3 --secure-sums --out model/`
-
-    * `fedgrem sites fit study/ -r 3 --neighbours ring --columns age,bmi --out model/`
-
-    * `fedgrem sites fit study/ -r 3 --table --columns age,sex --types "age=continuous,sex=f|m" --out model/`
     """
     place = open_study(study)  # before the heavy imports: it sees to where they are kept compiled
     from fedgrem.engines.flare.operate import Fit, begin, only_fit, session
@@ -125,21 +93,20 @@ def fit(
 
     check_folder(out, force=force)
     numbers = read_components(components)
-    options = fit_options(numbers, penalty, criterion, max_rounds, tol, n_init, seed)
-    if secure_sums and table:
+    options = how.told(numbers)
+    if secure_sums and family.table:
         raise InputError("--secure-sums is for Gaussians and regressions; leave it or --table out.")
     if secure_sums and not isinstance(numbers, int):
         raise InputError(f"--secure-sums fits one number of components, got {components}; give a number.")
     options |= {"secure_sums": True} if secure_sums else {}
     options["algorithm"] = algorithm
     names = listed(columns) or None
-    words = covariates_of_words(types, names) if regression and not table else ()
-    kinds = None if words else types
-    options |= family_options(regression, covariance, noise, missing, table, kinds, response, robust_rows)
-    if table and names is None:
+    words = covariates_of_words(family.types, names) if regression and not family.table else ()
+    options |= (replace(family, types=None) if words else family).told(regression)
+    if family.table and names is None:
         raise InputError("--table needs --columns and --types: over a network no site shows what its columns hold.")
     if ranges is not None:
-        if regression or table:
+        if regression or family.table:
             raise InputError("--ranges is for private fits of Gaussian components; leave out --regression and --table.")
         options["privacy"] = {"ranges": read_bounds(ranges)}
     if secure_sums and len(place.sites) < 3:
@@ -180,22 +147,18 @@ def _links(asked: Fit, graph: str) -> list[list[int]]:
     return found
 
 
+@opt.examples(
+    "`fedgrem sites start study/`, then `fedgrem sites resume study/`",
+    "fedgrem sites resume study/ --run run-20260101-120000-000",
+)
 def resume(
     study: opt.StudyFolder,
-    run: Annotated[
-        str | None, typer.Option("--run", metavar="NAME", help="Which fit, by its name.", show_default="the last")
-    ] = None,
+    run: Annotated[str | None, opt.option("NAME", "Which fit, by its name.", default="the last")] = None,
 ) -> None:
     """Take a fit up again, where it was, and save its model where it was to go.
 
     After a crash of the server, of the machine, or of this command; or when a fit has paused for want of sites. The end
     is the same as if nothing had happened, bit for bit if no site was missing.
-
-    For example:
-
-    * `fedgrem sites start study/`, then `fedgrem sites resume study/`
-
-    * `fedgrem sites resume study/ --run run-20260101-120000-000`
     """
     place = open_study(study)
     from fedgrem.engines.flare.operate import last_unfinished, session, unfinished
@@ -208,11 +171,8 @@ def resume(
 def open_study(folder: Path) -> Study:
     """The study in a folder."""
     from fedgrem.engines.flare.kit import read_study
-    from fedgrem.engines.flare.processes import check_flare, keep_bytecode, keep_private
 
-    check_flare()
-    keep_bytecode()
-    keep_private()
+    prepare_network()
     return read_study(folder)
 
 
@@ -325,20 +285,15 @@ def cost_of(finished: Finished) -> str:
     return text + ("\nNot heard: " + "; ".join(missing) if missing else "")
 
 
+@opt.examples("fedgrem replay study/server/runs/run-20260101-120000-000/journal")
 def replay(
-    journal: Annotated[
-        Path, typer.Argument(metavar="JOURNAL", help="The file `journal` in STUDY/server/runs/RUN.", show_default=False)
-    ],
-    last: Annotated[int, typer.Option(metavar="N", min=0, help="Only the last N exchanges; 0 for all.")] = 0,
+    journal: Annotated[Path, opt.argument("JOURNAL", "The file `journal` in STUDY/server/runs/RUN.")],
+    last: Annotated[int, opt.option("N", "Only the last N exchanges; 0 for all.", least=0)] = 0,
 ) -> None:
     """Show what was asked and answered in a fit over a network, and compute its model again from that. Nothing is sent.
 
     The journal holds every answer that was used, in order. Whoever has it can check that the model follows from these
     answers, and that no other question was asked.
-
-    For example:
-
-    * `fedgrem replay study/server/runs/run-20260101-120000-000/journal`
     """
     from fedgrem.engines.remote.run import replay as play
 

@@ -6,6 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from fedgrem.kernels.scores import parameter_errors
 from fedgrem.types import Array
 
 Model: TypeAlias = Literal["gmm", "mor"]
@@ -39,6 +40,15 @@ class Simulation(NamedTuple):
     """(K, R, p), NaN at outlier sites."""
     honest: Array
     """(K,) False at outlier sites."""
+
+    def errors(self, weights: Array, theta: Array) -> tuple[Array, Array]:
+        """(K,) each: a site's largest error of a weight and of a component's parameters; NaN at outlier sites.
+
+        ``weights`` (K, R) and ``theta`` (K, R, p) are estimates; each site is relabelled to the truth.
+        """
+        found, good = np.full((2, len(self.honest)), np.nan), self.honest
+        found[:, good] = parameter_errors(weights[good], theta[good], self.weights[good], self.theta[good])
+        return found[0], found[1]
 
 
 def simulate(

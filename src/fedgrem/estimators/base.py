@@ -3,12 +3,11 @@
 import copy
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from fedgrem.algorithms.base import Algorithm, middle_weights, vanished
@@ -21,10 +20,18 @@ from fedgrem.engines.decentralized import Decentralized
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import InputError, InputTypeError, ShapeError
 from fedgrem.estimators.fitted import FittedMixture
-from fedgrem.estimators.network import IN_PROCESS, check_engine, fit_elsewhere, fit_without_a_server
+from fedgrem.estimators.network import IN_PROCESS, SIMULATOR, check_engine, fit_in_simulator, fit_without_a_server
 from fedgrem.estimators.newcomer import fit_site
 from fedgrem.estimators.notes import ColumnWarning, column_notes
-from fedgrem.estimators.parameters import check_choice, check_count, check_number, check_start, check_switch
+from fedgrem.estimators.parameters import (
+    check_bool,
+    check_choice,
+    check_count,
+    check_number,
+    check_start,
+    check_switch,
+    seed_of,
+)
 from fedgrem.estimators.privacy import as_privacy, check_private, check_weights
 from fedgrem.estimators.progress import teller
 from fedgrem.estimators.selection import Search, check_components, choose, is_fixed
@@ -45,29 +52,31 @@ OF_INPUT = ("n_features_in_", "feature_names_in_")
 ALIGNMENTS = ("assignment", "stepwise", "exhaustive")
 
 
+def some_stand_out(result: FitResult, *, has_target: bool) -> bool:
+    """Whether any site holds down more of its rows than clean ones would have it."""
+    assert result.held_down is not None
+    return bool(stand_out(result.held_down, result.n_rows, 1 if has_target else result.theta.shape[-1]).any())
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
 class BaseFederatedMixture(FittedMixture):
-    """One mixture per site, shrunk to a common center. Subclasses say what a component is."""
+    """One mixture per site, shrunk to a common center. Subclasses say what a component is.
 
-    n_components: Any
-    criterion: str
-    algorithm: Any
-    penalty: float | str
-    fallback: str | None
-    max_rounds: int
-    tol: float
-    n_init: int
-    weights_init: Any
-    align: bool | str
-    verbose: int
-    random_state: Any
-    secure_sums: bool = False
-    privacy: Any = None
-    robust_rows: bool | str = False
+    Options are fields, kept as they came, as scikit-learn asks; ``fit`` checks them.
+    """
 
-    def _store(self, arguments: dict[str, Any]) -> None:
-        """Keep the constructor's arguments as they came, as scikit-learn asks; ``fit`` checks them."""
-        for name in self._get_param_names():
-            setattr(self, name, arguments[name])
+    penalty: float | str = "auto"
+    algorithm: Any = "fedgrem"
+    criterion: str = "bic"
+    fallback: str | None = "auto"
+    standard_errors: bool | str = "auto"
+    max_rounds: int = 1000
+    tol: float = 1e-6
+    n_init: int = 10
+    weights_init: Any = None
+    align: bool | str = True
+    verbose: int = 0
+    random_state: Any = None
 
     def set_params(self, **params: Any) -> Self:
         """Set options; ``algorithm__step_size=0.5`` sets one of the algorithm's, whether it is a name or an object."""
@@ -116,7 +125,6 @@ class BaseFederatedMixture(FittedMixture):
         self._check_parameters()
         check_engine(self, engine)
         table, federation = self._validate_federation(X, y, sites, sample_weight)
-        self._check_family(federation.n_features)
         with teller(on_progress, self.verbose) as tell:
             chosen, search = self, None
             if not is_fixed(self.n_components):
@@ -128,15 +136,15 @@ class BaseFederatedMixture(FittedMixture):
             smaller = None if search is None else search.smaller(search.best)
             some = 0 if search is None else search.most
             result = chosen._run(federation, engine, tell, smaller=smaller, some=some)
-            if self.robust_rows == "auto" and not self._some_stand_out(result):
+            if self.robust_rows == "auto" and not some_stand_out(result, has_target=self._has_target):
                 plain = copy.copy(chosen)
                 plain.robust_rows = False
                 result = plain._run(federation, engine, tell, smaller=smaller, some=some)
         self._take_over(result, table.labels, search)
         return self
 
-    def _check_family(self, n_features: int) -> None:
-        """Anything a family can only check once the data is known."""
+    def _check_family(self, federation: Federation) -> None:
+        """Anything that is only known, or can only be checked, once the rows are there."""
 
     def _take_over(self, result: FitResult, labels: Array, search: Search | None) -> None:
         """Expose all that a fit found."""
@@ -169,6 +177,7 @@ class BaseFederatedMixture(FittedMixture):
         some: int = 0,
     ) -> FitResult:
         """One fit of a number of components; a candidate is only compared with others."""
+        self._check_family(federation)
         spec = self._spec(candidate=candidate)
         spec = replace(spec, score=spec.score or smaller is not None, smaller=smaller, some=some)
         if spec.algorithm.picks_columns:
@@ -177,26 +186,19 @@ class BaseFederatedMixture(FittedMixture):
             return run_sparse(spec, lambda one: InProcess(federation, one), on_progress)
         if engine != IN_PROCESS and spec.ranges is not None:
             raise InputError("a private fit runs in process, or over a network of sites; leave engine out.")
-        if isinstance(engine, str) and engine != IN_PROCESS:
-            elsewhere: FitResult = fit_elsewhere(spec, federation, on_progress).result
-            return elsewhere
-        given = self._given(federation)
+        if engine == SIMULATOR:
+            return fit_in_simulator(spec, federation, on_progress)
+        spec = replace(spec, given=self._given(federation))
         if not isinstance(engine, str):
-            return fit_without_a_server(replace(spec, given=given), federation, engine, on_progress)
+            return fit_without_a_server(spec, federation, engine, on_progress)
         privacy = as_privacy(self.privacy)
         here = InProcess(federation, spec, budgets=None if privacy is None else privacy.budgets(federation.names))
-        result = run(replace(spec, given=given), here, on_progress)
+        result = run(spec, here, on_progress)
         return here.revealed(result) if spec.secure_sums else result
-
-    def _some_stand_out(self, result: FitResult) -> bool:
-        """Whether any site holds down more of its rows than clean ones would have it."""
-        assert result.held_down is not None
-        degrees = 1 if self._has_target else result.theta.shape[-1]
-        return bool(stand_out(result.held_down, result.n_rows, degrees).any())
 
     def _spec(self, *, candidate: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
         """The fit in plain words and numbers."""
-        auto = self.penalty == "auto"
+        auto, privacy = self.penalty == "auto", as_privacy(self.privacy)
         family: Any = self._family()
         if self.robust_rows is not False:
             family = replace(family, robust_rows=True)
@@ -219,13 +221,8 @@ class BaseFederatedMixture(FittedMixture):
             standard_errors=False if candidate else self._errors_switch,
             columns=columns,
             secure_sums=bool(self.secure_sums),
-            ranges=self._ranges(columns),
+            ranges=None if privacy is None else privacy.ranges_of(columns or self._column_names()),
         )
-
-    def _ranges(self, columns: tuple[str, ...] | None) -> tuple[tuple[float, float], ...] | None:
-        """Between what columns are bounded in a private fit."""
-        privacy = as_privacy(self.privacy)
-        return None if privacy is None else privacy.ranges_of(columns or self._column_names())
 
     def _algorithm(self) -> Algorithm:
         """The algorithm; one that is only named takes the paper's single steps where all rounds are to be played."""
@@ -278,8 +275,7 @@ class BaseFederatedMixture(FittedMixture):
             check_choice("align", self.align, ALIGNMENTS)
         if not isinstance(self.verbose, int | np.integer):
             raise InputTypeError(f"verbose must be 0 or 1, got {self.verbose!r}.")
-        if not isinstance(self.secure_sums, bool | np.bool_):
-            raise InputTypeError(f"secure_sums must be True or False, got {self.secure_sums!r}.")
+        check_bool("secure_sums", self.secure_sums)
         if self.secure_sums and not is_fixed(self.n_components):
             raise InputError(
                 f"secure sums fit one number of components, got n_components={self.n_components!r}; give a number."
@@ -355,9 +351,7 @@ class BaseFederatedMixture(FittedMixture):
         return table, federation
 
     def _seed(self) -> int:
-        if isinstance(self.random_state, int | np.integer):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        return seed_of(self.random_state)
 
     def _expose_theta(self, result: FitResult) -> None:
         """Component parameters in the units of the rows; the center's are ``center_``."""
@@ -400,10 +394,12 @@ class BaseFederatedMixture(FittedMixture):
         self.cost_ = dict(result.cost)
 
     def _expose_path(self, result: FitResult) -> None:
-        path, n_sites = result.path, len(result.site_names)
-        self.penalty_ = float(path["penalty"]) if path else self._given_penalty()
-        self.noise_penalty_ = float(path["noise_penalty"]) if path else self._noise_penalty()
-        self.weights_penalty_ = float(path["weights_penalty"]) if path else self._weights_penalty()
+        path, n_sites, algorithm = result.path, len(result.site_names), as_algorithm(self.algorithm)
+        self.penalty_ = c = float(path["penalty"]) if path else self._given_penalty()
+        given = c if algorithm.noise_penalty is None else algorithm.noise_penalty
+        self.noise_penalty_ = float(path["noise_penalty"] if path else given)
+        pooled = c if algorithm.pool_weights is True else 0.0  # only if that was asked for
+        self.weights_penalty_ = float(path["weights_penalty"]) if path else pooled
         told = ("penalties", "gain", "error", "site_gain", "site_error", "noise_penalties", "noise_gain", "noise_error")
         self.penalty_path_ = {name: path[name] for name in told} if path else {}
         unknown = np.full(n_sites, np.nan)
@@ -416,15 +412,6 @@ class BaseFederatedMixture(FittedMixture):
         if not traits.pulls:
             return np.inf if traits.sharing == "all" else 0.0
         return PAPERS_PENALTY if self.penalty == "auto" else float(self.penalty)
-
-    def _noise_penalty(self) -> float:
-        """C of the noise where no path chose it."""
-        given = as_algorithm(self.algorithm).noise_penalty
-        return self.penalty_ if given is None else float(given)
-
-    def _weights_penalty(self) -> float:
-        """C of the weights where no path chose it: they are pooled only if that was asked for."""
-        return self.penalty_ if as_algorithm(self.algorithm).pool_weights is True else 0.0
 
     def _column_names(self) -> list[str]:
         """Of the rows as they came."""
@@ -466,25 +453,20 @@ class BaseFederatedMixture(FittedMixture):
                 f"the fit diverged at site(s) {', '.join(broken)}; use an algorithm whose steps settle, such as the "
                 "default FedGrEM(), a smaller step_size, or columns on a common scale."
             )
-        if not result.converged and self.privacy is not None:
-            warnings.warn(f"{LOST_IN_NOISE}.", ConvergenceWarning, stacklevel=4)
-        elif not result.converged and self.tol > 0 and result.from_sums:
-            warnings.warn(
-                f"not settled after {result.n_rounds} rounds, and from sums nobody can say which sites still move; "
-                f"raise max_rounds or tol, now {self.tol:g}.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        elif not result.converged and self.tol > 0:
-            moving = result.history["movement"][-1]
+        if result.converged or (self.tol == 0 and self.privacy is None):
+            return
+        told = f"not settled after {result.n_rounds} rounds"
+        if self.privacy is not None:
+            told = f"{LOST_IN_NOISE}."
+        elif result.from_sums:
+            told += f", and from sums nobody can say which sites still move; raise max_rounds or tol, now {self.tol:g}."
+        else:
             sites = ", ".join(result.unsettled[:5]) + (", ..." if len(result.unsettled) > 5 else "")
-            warnings.warn(
-                f"not settled after {result.n_rounds} rounds: {len(result.unsettled)} of {len(result.site_names)} "
-                f"site(s) ({sites}) still moved by up to {moving.max():.2g}, tol={self.tol:g}; raise max_rounds or "
-                "tol.",
-                ConvergenceWarning,
-                stacklevel=4,
+            told += (
+                f": {len(result.unsettled)} of {len(result.site_names)} site(s) ({sites}) still moved by up to "
+                f"{result.history['movement'][-1].max():.2g}, tol={self.tol:g}; raise max_rounds or tol."
             )
+        warnings.warn(told, ConvergenceWarning, stacklevel=4)
 
     # -- one more site
 

@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 from sklearn.base import DensityMixin
+from sklearn.utils import check_random_state
 
 from fedgrem.data.tables import split_like
 from fedgrem.estimators.base import BaseFederatedMixture
+from fedgrem.estimators.parameters import check_count
+from fedgrem.types import Array
 
 
 class FederatedDensity(DensityMixin, BaseFederatedMixture):
@@ -27,6 +31,27 @@ class FederatedDensity(DensityMixin, BaseFederatedMixture):
         """
         table, posterior, _ = self._score_rows(X, None, sites)
         return split_like(posterior, table)
+
+    def sample(self, n_samples: int = 1, *, site: Any = None) -> tuple[Array, Array]:
+        """Draw rows ``(n, p)`` and their components ``(n,)`` from one site's mixture, or from the center.
+
+        Parameters
+        ----------
+        n_samples : how many rows.
+        site : a fitted site; None draws from the common center (or from the only site).
+        """
+        k = self._index_to_draw_from(site)
+        check_count("n_samples", n_samples, least=1)
+        weights, generator = self.center_weights_ if k is None else self.weights_[k], self._generator()
+        labels = np.asarray(generator.choice(len(weights), size=n_samples, p=weights / weights.sum()))
+        return self._draw(k, labels, generator), labels
+
+    def _generator(self) -> Any:
+        return check_random_state(self.random_state)
+
+    def _draw(self, k: int | None, labels: Array, generator: Any) -> Array:
+        """Rows of these components of a site, or of the center."""
+        raise NotImplementedError  # every mixture without a response says how
 
     def fit_predict(self, X: Any, y: Any = None, *, sites: Any = None, sample_weight: Any = None) -> Any:
         """Fit, then the most probable component of every row."""

@@ -43,6 +43,10 @@ class UnknownSiteWarning(UserWarning):
     """Rows were predicted with the common center, because their site was not fitted."""
 
 
+def _warn(told: str) -> None:
+    warnings.warn(told, UnknownSiteWarning, stacklevel=6)
+
+
 class FittedMixture(WithErrors, BaseEstimator):
     """One mixture per site, and a common center for rows of no site that was fitted."""
 
@@ -51,6 +55,10 @@ class FittedMixture(WithErrors, BaseEstimator):
     _has_target: ClassVar[bool] = False
     _picks_columns: ClassVar[bool] = False
     """Whether a fit may be about a few columns of many."""
+    n_components: Any
+    secure_sums: bool = False  # of mixtures that have no such options
+    privacy: Any = None
+    robust_rows: bool | str = False
 
     # -- what subclasses say
 
@@ -129,21 +137,17 @@ class FittedMixture(WithErrors, BaseEstimator):
         if not sites_given and table.kind == "table":
             if len(self.site_names_) == 1:
                 return [0]
-            warnings.warn(
+            _warn(
                 f"no sites were given, but the model was fitted on {len(self.site_names_)}; the common center is used. "
-                "Pass sites= to use each site's own mixture.",
-                UnknownSiteWarning,
-                stacklevel=5,
+                "Pass sites= to use each site's own mixture."
             )
             return [None]
         found = [self._place_of(label) for label in table.labels]
         silent = [str(label) for label, k in zip(table.labels, found, strict=True) if self._stayed_there(k)]
         if silent:
-            warnings.warn(
+            _warn(
                 f"what site(s) {', '.join(silent[:5])} found stayed with them (secure sums); the common center is used "
-                "for their rows.",
-                UnknownSiteWarning,
-                stacklevel=5,
+                "for their rows."
             )
         unknown = [str(label) for label, place in zip(table.labels, found, strict=True) if place is None]
         for name in unknown:
@@ -155,11 +159,7 @@ class FittedMixture(WithErrors, BaseEstimator):
                 )
         if unknown:
             listed = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-            warnings.warn(
-                f"site(s) {listed} were not fitted; the common center is used for their rows.",
-                UnknownSiteWarning,
-                stacklevel=5,
-            )
+            _warn(f"site(s) {listed} were not fitted; the common center is used for their rows.")
         return [None if self._stayed_there(place) else place for place in found]
 
     def _stayed_there(self, place: int | None) -> bool:
@@ -273,7 +273,7 @@ class FittedMixture(WithErrors, BaseEstimator):
 
     def summary(self) -> str:
         """What ``fedgrem show`` prints: components, sites and verdicts, as text."""
-        from fedgrem.report.summary import summary_text  # a door upwards, open only while it is used
+        from fedgrem.report.summary import summary_text  # the one import upwards, and only when it is used
 
         check_is_fitted(self)
         return summary_text(self)

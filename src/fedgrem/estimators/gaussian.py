@@ -1,21 +1,22 @@
 """Gaussian mixtures over sites."""
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from fedgrem.data.federation import Units
 from fedgrem.data.units import UnitsPlan
 from fedgrem.errors import InputError
 from fedgrem.estimators.density import FederatedDensity
-from fedgrem.estimators.parameters import check_choice, check_count
+from fedgrem.estimators.parameters import check_choice
 from fedgrem.families.base import Family
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
 from fedgrem.types import Array, FitResult, Params
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class FederatedGaussianMixture(FederatedDensity):
     """One Gaussian mixture per site, shrunk to a common center.
 
@@ -126,30 +127,13 @@ class FederatedGaussianMixture(FederatedDensity):
     _theta_name: ClassVar[str] = "means"
     _picks_columns: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        n_components: Any = 1,
-        *,
-        covariance_type: str = "tied",
-        penalty: float | str = "auto",
-        algorithm: Any = "fedgrem",
-        missing: str = "refuse",
-        criterion: str = "bic",
-        fallback: str | None = "auto",
-        standard_errors: bool | str = "auto",
-        max_rounds: int = 1000,
-        tol: float = 1e-6,
-        n_init: int = 10,
-        weights_init: Any = None,
-        means_init: Any = None,
-        align: bool | str = True,
-        robust_rows: bool | str = False,
-        secure_sums: bool = False,
-        privacy: Any = None,
-        verbose: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self._store(locals())
+    n_components: Any = field(default=1, kw_only=False)
+    covariance_type: str = "tied"
+    missing: str = "refuse"
+    means_init: Any = None
+    robust_rows: bool | str = False
+    secure_sums: bool = False
+    privacy: Any = None
 
     def _family(self) -> Family:
         return Gaussian(STRUCTURES[self.covariance_type]())
@@ -212,23 +196,10 @@ class FederatedGaussianMixture(FederatedDensity):
         scaled = covariances / (self.scale_[:, None] * self.scale_)
         return Params(weights, theta, STRUCTURES[self.covariance_type]().from_matrices(scaled))
 
-    def sample(self, n_samples: int = 1, *, site: Any = None) -> tuple[Array, Array]:
-        """Draw rows ``(n, p)`` and their components ``(n,)`` from one site's mixture, or from the center.
-
-        Parameters
-        ----------
-        n_samples : how many rows.
-        site : a fitted site; None draws from the common center (or from the only site).
-        """
-        k = self._index_to_draw_from(site)
-        check_count("n_samples", n_samples, least=1)
-        weights, means, covariances = (
-            (self.center_weights_, self.center_, self.center_covariances_)
-            if k is None
-            else (self.weights_[k], self.means_[k], self.covariances_[k])
+    def _draw(self, k: int | None, labels: Array, generator: Any) -> Array:
+        means, covariances = (
+            (self.center_, self.center_covariances_) if k is None else (self.means_[k], self.covariances_[k])
         )
-        generator = check_random_state(self.random_state)
-        labels = generator.choice(len(weights), size=n_samples, p=weights / weights.sum())
-        noise = generator.normal(size=(n_samples, means.shape[1]))
+        noise = generator.normal(size=(len(labels), means.shape[1]))
         factors = np.linalg.cholesky(covariances)[labels if len(covariances) > 1 else np.zeros_like(labels)]
-        return means[labels] + (factors @ noise[..., None])[..., 0], np.asarray(labels)
+        return np.asarray(means[labels] + (factors @ noise[..., None])[..., 0])

@@ -80,12 +80,14 @@ def fit_without_a_server(
     return fit_among_neighbours(spec, federation, engine.links(federation.names, spec.seed), engine.precision)
 
 
-def fit_elsewhere(spec: FitSpec, federation: Federation, on_progress: Callable[[Progress], None] | None) -> Finished:
-    """Fit on NVFlare's simulator."""
+def fit_in_simulator(
+    spec: FitSpec, federation: Federation, on_progress: Callable[[Progress], None] | None
+) -> FitResult:
+    """Fit on NVFlare's simulator, every site in a process of its own."""
     check_over_network(spec)
-    from fedgrem.engines.flare.simulator import fit_in_simulator
+    from fedgrem.engines.flare import simulator
 
-    return fit_in_simulator(spec, federation, on_progress)
+    return simulator.fit_in_simulator(spec, federation, on_progress).result
 
 
 def adopt(model: Model, finished: Finished, columns: Sequence[str] | None, search: "Search | None" = None) -> Model:

@@ -6,12 +6,11 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_random_state
 
 from fedgrem.data.networks import check_network
 from fedgrem.errors import InputError, InputTypeError
 from fedgrem.estimators.gaussian import FederatedGaussianMixture
-from fedgrem.estimators.parameters import check_count, check_number
+from fedgrem.estimators.parameters import check_bool, check_count, check_number, seed_of
 from fedgrem.fit.conversation import Progress, converse
 from fedgrem.fit.networks import (
     Networks,
@@ -102,19 +101,10 @@ class FederatedNetworkMixture(ClusterMixin, BaseEstimator):
         for name in ("n_components", "n_init", "max_rounds"):
             check_count(name, getattr(self, name), least=1)
         check_number("tol", self.tol, least=0.0)
-        if not isinstance(self.degree_corrected, bool | np.bool_):
-            raise InputTypeError(f"degree_corrected must be True or False, got {self.degree_corrected!r}.")
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
-        spec = NetworkSpec(
-            int(self.n_components),
-            bool(self.degree_corrected),
-            int(self.n_init),
-            int(self.max_rounds),
-            float(self.tol),
-            int(seed),
-        )
+        check_bool("degree_corrected", self.degree_corrected)
+        counts = int(self.n_init), int(self.max_rounds)
+        corrected, seed = bool(self.degree_corrected), seed_of(self.random_state)
+        spec = NetworkSpec(int(self.n_components), corrected, *counts, float(self.tol), seed)
         sites = [self._site(name, network) for name, network in named(X).items()]
         engine = Networks(sites, spec)
         found, cost = converse(fit_networks(spec, engine.site_names), engine, on_progress)

@@ -109,10 +109,11 @@ def _federation(model: "BaseFederatedMixture", rows: Any, y: Any, name: str, sam
 
 def _fit_what_it_has(model: "BaseFederatedMixture", federation: Federation, name: str) -> FitResult:
     """A fit with the components that sites share, without those of a few that this one does not miss."""
-    center, has = model._params_of(None), getattr(model, "has_component_", None)
-    if has is None or has.all():
+    center = model._params_of(None)
+    has = np.asarray(model.has_component_)
+    if has.all():
         return _fit_one(model, federation, name, center)[0]
-    shared, common = np.flatnonzero(center.weights > 0), has.all(axis=0)
+    shared, common = np.flatnonzero(center.weights > 0), np.all(has, axis=0)
     result, spec, agreed = _fit_one(model, federation, name, center, shared)
     price = np.where(common[shared], -np.inf, 0.5 * np.log(result.n_rows[0]))
     found = Params(result.weights, result.theta, result.noise)

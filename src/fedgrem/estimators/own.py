@@ -1,10 +1,12 @@
 """Mixtures that a user writes as one log density."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedgrem.data.federation import Federation
 from fedgrem.errors import InputError, InputTypeError, ShapeError
 from fedgrem.estimators.density import FederatedDensity
 from fedgrem.estimators.parameters import check_count
@@ -13,6 +15,7 @@ from fedgrem.families.own import OwnDensity, check_jax
 from fedgrem.types import Array
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class FederatedMixture(FederatedDensity):
     """One mixture per site of components that you write as a log density, shrunk to a common center.
 
@@ -39,12 +42,8 @@ class FederatedMixture(FederatedDensity):
     site_names_ : (K,)
     weights_, params_ : (K, R), (K, R, q)
     center_, center_weights_ : (R, q) the common center, and the median weights that go with it, (R,)
-    weights_se_, params_se_, center_se_ : (K, R), (K, R, q), (R, q) standard errors, see :meth:`intervals`
-        NaN where a component has vanished or its rows do not tell; None without ``standard_errors``.
-    at_center_, site_distance_ : (K, R) whether a component sits exactly on the center, and how far from it
-    penalty_, penalty_path_, site_gain_, site_gain_se_, local_only_ : as in :class:`FederatedGaussianMixture`
-    n_components_, selection_ : R, and where it was chosen the curve: columns by ``n_components``
-    n_rounds_, converged_, unsettled_sites_, history_, cost_ : how the fit went
+    weights_se_, params_se_, center_se_, at_center_, site_distance_, site_verdict_, penalty_, selection_, ... :
+        as in :class:`FederatedGaussianMixture`
 
     Examples
     --------
@@ -67,34 +66,12 @@ class FederatedMixture(FederatedDensity):
 
     _theta_name: ClassVar[str] = "params"
 
-    log_density: Callable[..., Any] | None
-    draw_start: Callable[..., Any] | None
-    draw_row: Callable[..., Any] | None
-    start_rows: int
-
-    def __init__(
-        self,
-        log_density: Callable[..., Any] | None = None,
-        draw_start: Callable[..., Any] | None = None,
-        n_components: Any = 1,
-        *,
-        draw_row: Callable[..., Any] | None = None,
-        start_rows: int = 5,
-        penalty: float | str = "auto",
-        algorithm: Any = "fedgrem",
-        criterion: str = "bic",
-        fallback: str | None = "auto",
-        standard_errors: bool | str = "auto",
-        max_rounds: int = 1000,
-        tol: float = 1e-6,
-        n_init: int = 10,
-        weights_init: Any = None,
-        params_init: Any = None,
-        align: bool | str = True,
-        verbose: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self._store(locals())
+    log_density: Callable[..., Any] | None = field(default=None, kw_only=False)
+    draw_start: Callable[..., Any] | None = field(default=None, kw_only=False)
+    n_components: Any = field(default=1, kw_only=False)
+    draw_row: Callable[..., Any] | None = None
+    start_rows: int = 5
+    params_init: Any = None
 
     def _family(self) -> Family:
         for name in ("log_density", "draw_start"):
@@ -107,38 +84,31 @@ class FederatedMixture(FederatedDensity):
         assert self.draw_start is not None
         return OwnDensity(self.log_density, self.draw_start, self.start_rows)
 
-    def sample(self, n_samples: int = 1, *, site: Any = None) -> tuple[Array, Array]:
-        """Draw rows ``(n, p)`` and their components ``(n,)`` from one site's mixture, or from the center.
+    def _generator(self) -> Any:
+        return np.random.default_rng(self._seed())
 
-        Parameters
-        ----------
-        n_samples : how many rows.
-        site : a fitted site; None draws from the common center (or from the only site).
-        """
-        weights, params, _ = self._params_of(self._index_to_draw_from(site))
-        check_count("n_samples", n_samples, least=1)
+    def _draw(self, k: int | None, labels: Array, generator: Any) -> Array:
         if self.draw_row is None:
             raise InputError(
                 "a log density does not say how to draw from it; give draw_row=, a function of a NumPy Generator and "
                 "one component's parameters that returns a row."
             )
-        generator = np.random.default_rng(self._seed())
-        labels = generator.choice(len(weights), size=n_samples, p=weights / weights.sum())
-        return np.stack([np.asarray(self.draw_row(generator, params[r]), dtype=float) for r in labels]), labels
+        params = self._params_of(k).theta
+        return np.stack([np.asarray(self.draw_row(generator, params[r]), dtype=float) for r in labels])
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_count("start_rows", self.start_rows, least=1)
 
-    def _check_family(self, n_features: int) -> None:
+    def _check_family(self, federation: Federation) -> None:
         """Trace the user's functions once, on shapes only, so that a mistake is named here and not deep in a fit."""
         check_jax()
         import jax
 
         family: Any = self._family()
         with jax.enable_x64(True):
-            rows = jax.ShapeDtypeStruct((self.start_rows, n_features), np.float64)  # type: ignore[no-untyped-call]
-            row = jax.ShapeDtypeStruct((n_features,), np.float64)  # type: ignore[no-untyped-call]
+            rows = jax.ShapeDtypeStruct((self.start_rows, federation.n_features), np.float64)  # type: ignore[no-untyped-call]
+            row = jax.ShapeDtypeStruct((federation.n_features,), np.float64)  # type: ignore[no-untyped-call]
             key = jax.ShapeDtypeStruct((2,), np.uint32)  # type: ignore[no-untyped-call]
             start = _trace("draw_start", family.row_start, key, rows)
             if len(start.shape) != 1 or not np.issubdtype(start.dtype, np.floating):

@@ -4,6 +4,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from fedgrem.errors import InputError, InputTypeError, ShapeError
 from fedgrem.types import Array
@@ -41,6 +42,19 @@ def check_switch(name: str, value: Any) -> None:
     """True, False or "auto"."""
     if not (isinstance(value, bool | np.bool_) or value == "auto"):
         raise InputError(f"{name} must be True, False or 'auto', got {value!r}.")
+
+
+def check_bool(name: str, value: Any) -> None:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputTypeError(f"{name} must be True or False, got {value!r}.")
+
+
+def seed_of(random_state: Any) -> int:
+    """An integer of scikit-learn's ``random_state``."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
 def check_start(

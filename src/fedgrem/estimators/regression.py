@@ -1,6 +1,7 @@
 """Mixtures of regressions over sites: linear ones, logistic ones, and Poisson ones."""
 
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -20,6 +21,7 @@ from fedgrem.families.regression import NOISES, LinearRegression
 from fedgrem.types import Array, FitResult, Params
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     """One mixture of regressions per site, shrunk to a common center.
 
@@ -86,31 +88,14 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     _has_target: ClassVar[bool] = True
     _picks_columns: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        n_components: Any = 1,
-        *,
-        response: str = "gaussian",
-        noise: str = "shared",
-        fit_intercept: bool | str = "auto",
-        intercept: str = "component",
-        penalty: float | str = "auto",
-        algorithm: Any = "fedgrem",
-        criterion: str = "bic",
-        fallback: str | None = "auto",
-        standard_errors: bool | str = "auto",
-        max_rounds: int = 1000,
-        tol: float = 1e-6,
-        n_init: int = 10,
-        weights_init: Any = None,
-        coef_init: Any = None,
-        align: bool | str = True,
-        robust_rows: bool | str = False,
-        secure_sums: bool = False,
-        verbose: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self._store(locals())
+    n_components: Any = field(default=1, kw_only=False)
+    response: Literal["gaussian", "binary", "count"] = "gaussian"
+    noise: Literal["unit", "shared", "component"] = "shared"
+    fit_intercept: bool | str = "auto"
+    intercept: str = "component"
+    coef_init: Any = None
+    robust_rows: bool | str = False
+    secure_sums: bool = False
 
     def _family(self) -> Family:
         return LinearRegression(noise=self.noise) if self._generalized is None else self._generalized
@@ -167,7 +152,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
         return table, federation
 
     def _as_numbers(self, X: Any, sites: Any) -> Any:
-        return with_dummies(X, getattr(self, "levels_", {}))  # models of older releases have none
+        return with_dummies(X, self.levels_)
 
     def _expose(self, result: FitResult) -> None:
         self.levels_ = getattr(self, "_words", {})
@@ -176,9 +161,7 @@ class FederatedRegressionMixture(RegressorMixin, BaseFederatedMixture):
     @property
     def source_columns(self) -> list[str]:
         """As they are before words are expanded."""
-        of_dummy = {
-            f"{name}={level}": name for name, own in getattr(self, "levels_", {}).items() for level in own[1:].tolist()
-        }
+        of_dummy = {f"{name}={level}": name for name, own in self.levels_.items() for level in own[1:].tolist()}
         return list(dict.fromkeys(of_dummy.get(name, name) for name in super().source_columns))
 
     def _column_notes(self, result: FitResult) -> tuple[list[str], list[str]]:

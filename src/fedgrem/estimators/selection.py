@@ -55,7 +55,7 @@ def numbers_of(value: Any) -> list[int]:
 
 
 class Search:
-    """Which numbers of components to fit, and what has come of it; the fits are run by whoever asks.
+    """Which numbers of components to fit, and what has come of it; the fits are run by the caller.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
 """Mixtures over tables of mixed columns."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 from sklearn.utils.validation import validate_data
 
 from fedgrem.algorithms.registry import as_algorithm
@@ -24,16 +24,14 @@ from fedgrem.data.federation import Federation, Units
 from fedgrem.data.tables import Table as Rows
 from fedgrem.data.tables import is_frame, is_site_list
 from fedgrem.data.units import UnitsPlan
-from fedgrem.engines.decentralized import Decentralized
 from fedgrem.errors import InputError
 from fedgrem.estimators.density import FederatedDensity
 from fedgrem.estimators.notes import column_notes
-from fedgrem.estimators.parameters import check_choice, check_count, check_number
+from fedgrem.estimators.parameters import check_choice, check_number
 from fedgrem.estimators.selection import Search
 from fedgrem.families.base import Family
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.table import Table
-from fedgrem.fit.conversation import Progress
 from fedgrem.fit.spec import FitSpec
 from fedgrem.kernels.center import row_norm
 from fedgrem.types import Array, FitResult, Params
@@ -43,6 +41,7 @@ WIDTH = 1e-6
 """Of the differences that tell how means change with coordinates."""
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class FederatedTableMixture(FederatedDensity):
     """One mixture of mixed columns per site, shrunk to a common center.
 
@@ -109,28 +108,11 @@ class FederatedTableMixture(FederatedDensity):
 
     _theta_name: ClassVar[str] = "means"
 
-    def __init__(
-        self,
-        n_components: Any = 1,
-        *,
-        columns: Any = "auto",
-        covariance_type: str = "diag",
-        degrees: float | str = 4.0,
-        penalty: float | str = "auto",
-        algorithm: Any = "fedgrem",
-        criterion: str = "bic",
-        fallback: str | None = "auto",
-        standard_errors: bool | str = "auto",
-        max_rounds: int = 1000,
-        tol: float = 1e-6,
-        n_init: int = 10,
-        weights_init: Any = None,
-        means_init: Any = None,
-        align: bool | str = True,
-        verbose: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self._store(locals())
+    n_components: Any = field(default=1, kw_only=False)
+    columns: Any = "auto"
+    covariance_type: str = "diag"
+    degrees: float | str = 4.0
+    means_init: Any = None
 
     # -- columns
 
@@ -184,18 +166,8 @@ class FederatedTableMixture(FederatedDensity):
         rows, federation = super()._validate_federation(encode_like(X, types, sites), y, sites, sample_weight)
         return rows, replace(federation, types=types)
 
-    def _run(
-        self,
-        federation: Federation,
-        engine: str | Decentralized,
-        on_progress: Callable[[Progress], None] | None,
-        *,
-        candidate: bool = False,
-        smaller: Params | None = None,
-        some: int = 0,
-    ) -> FitResult:
+    def _check_family(self, federation: Federation) -> None:
         self._agreed = federation.types
-        return super()._run(federation, engine, on_progress, candidate=candidate, smaller=smaller, some=some)
 
     def _spec(self, *, candidate: bool = False, columns: tuple[str, ...] | None = None) -> FitSpec:
         if columns is not None:  # over a network, where the sites' values are not seen
@@ -363,21 +335,9 @@ class FederatedTableMixture(FederatedDensity):
                 rows[mine] = np.where(rows[mine] == self.constant_[place], np.nan, rows[mine])
         return table, rows
 
-    def sample(self, n_samples: int = 1, *, site: Any = None) -> tuple[Array, Array]:
-        """Draw rows ``(n, p)`` and their components ``(n,)`` from one site's mixture, or from the center.
-
-        Rows are objects: numbers, and the names of levels.
-
-        Parameters
-        ----------
-        n_samples : how many rows.
-        site : a fitted site; None draws from the common center (or from the only site).
-        """
-        k = self._index_to_draw_from(site)
-        check_count("n_samples", n_samples, least=1)
-        params, family = self._params_of(k), self._table
-        generator = check_random_state(self.random_state)
-        labels = generator.choice(len(params.weights), size=n_samples, p=params.weights / params.weights.sum())
+    def _draw(self, k: int | None, labels: Array, generator: Any) -> Array:
+        """Rows are objects: numbers, and the names of levels."""
+        params, family, n_samples = self._params_of(k), self._table, len(labels)
         means = (self.center_ if k is None else self.means_[k])[labels]
         rows = np.empty((n_samples, len(family.types)), dtype=object)
         of_column = np.array([j for j, _ in family.mean_columns])
@@ -404,7 +364,7 @@ class FederatedTableMixture(FederatedDensity):
             columns = list(lay.robust.columns)
             drawn = generator.standard_t(scales.degrees[place], size=(n_samples, len(columns)))
             rows[:, columns] += drawn * scales.scale[place] * self.scale_[columns]
-        return rows, np.asarray(labels)
+        return rows
 
     @property
     def mean_units(self) -> Array:

@@ -27,7 +27,6 @@ class WithErrors:
 
     _theta_name: ClassVar[str]
     standard_errors: bool | str
-    n_components: int
 
     @property
     def _errors_switch(self) -> bool | None:

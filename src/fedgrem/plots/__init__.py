@@ -4,11 +4,10 @@ No pyplot, hence no global state and no display: save with ``ax.figure.savefig("
 """
 
 from fedgrem.plots.axes import MOST_ROWS, PALETTE
-from fedgrem.plots.gain import demo_figure, overview_figure, plot_errors, plot_gain
+from fedgrem.plots.gain import demo_figure, overview_figure, plot_error_budget, plot_errors, plot_gain
 from fedgrem.plots.rounds import plot_convergence, plot_likelihood, plot_penalty, plot_selection
 from fedgrem.plots.rows import plot_rows
 from fedgrem.plots.sites import plot_centers, plot_distances, plot_sites, plot_thresholds, plot_weights
-from fedgrem.plots.theory import plot_error_budget
 
 __all__ = [
     "MOST_ROWS",

@@ -23,6 +23,7 @@ from fedgrem.plots.axes import (
 from fedgrem.plots.rounds import plot_convergence
 from fedgrem.plots.sites import plot_distances, plot_sites, plot_weights
 from fedgrem.report.gain import CLEAR, Gains
+from fedgrem.theory.budget import TERMS, ErrorBudget
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKS = {"gains": (PALETTE[0], "o"), "loses": (LOSS_COLOR, "D"), "unclear": ("#6B7680", "o")}
+WORDS = {
+    "iteration": "rounds not played",
+    "aggregation": "all rows together",
+    "proportions": "own weights",
+    "heterogeneity": "sites that differ",
+    "outliers": "bad sites",
+}
+"""What each term stands for."""
 
 
 def plot_gain(gains: Gains, ax: Axes | None = None, *, suspect: frozenset[str] = frozenset()) -> Axes:
@@ -87,6 +96,28 @@ def plot_errors(errors: Mapping[str, Array], site_names: list[str], ax: Axes | N
     ax.set_xlim(0.0, 1.06 * max(float(finite.max(initial=0.0)), 1e-9))
     legend(ax, 0.14, ncols=2)
     return finish(ax, "Error at each site", "largest error over components (shorter is better)", grid="x")
+
+
+def plot_error_budget(budget: ErrorBudget, ax: Axes | None = None) -> Axes:
+    """The parts of the largest error to expect, stacked, beside that of each site alone.
+
+    Parameters
+    ----------
+    budget : of ``model.error_budget()`` or of :func:`fedgrem.theory.plan`.
+    ax : where to draw; a new figure by default.
+    """
+    ax = own_axes(ax, (6.4, 2.2))
+    end = 0.0
+    for name, color in zip(TERMS, PALETTE, strict=False):
+        value = getattr(budget, name)
+        ax.barh(0.0, value, left=end, height=0.55, color=color, label=f"{WORDS[name]}: {value:.2f}")
+        end += value
+    ax.barh(1.0, budget.alone, height=0.55, color=QUIET)
+    ax.set_yticks([0.0, 1.0], [f"together: {end:.2f}", f"each site alone: {budget.alone:.2f}"])
+    ax.set_ylim(1.5, -0.5)
+    ax.set_xlim(0.0, 1.05 * max(end, budget.alone, np.finfo(float).tiny))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.32), ncols=2, frameon=False, fontsize=9)
+    return finish(ax, "Largest error to expect", "in units of the noise within a component", grid="x")
 
 
 def demo_figure(model: BaseFederatedMixture, errors: Mapping[str, Array], title: str) -> Figure:

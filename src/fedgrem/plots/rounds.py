@@ -30,7 +30,7 @@ def plot_convergence(model: BaseFederatedMixture, ax: Axes | None = None) -> Axe
         ax.annotate("tolerance", (0.0, model.tol), xycoords=("axes fraction", "data"), xytext=(4, 3),
                     textcoords="offset points", fontsize=8)  # fmt: skip
     ax.set_yscale("log")
-    legend(ax)
+    legend(ax, loc="lower left")
     return finish(ax, "Movement per round", "round", "relative movement")
 
 

@@ -22,17 +22,7 @@ from fedgrem.plots.axes import (
     site_ticks,
     title_of_some,
 )
-from fedgrem.report.attributes import (
-    check_fitted,
-    has_component,
-    own_distance,
-    parameter_names,
-    parameter_units,
-    spread_within,
-    suspect_beyond,
-    suspect_sites,
-    thetas,
-)
+from fedgrem.report import attributes as of
 from fedgrem.report.text import contrast, decimals_for, fixed, listed, most_telling, short
 from fedgrem.types import Array
 
@@ -56,15 +46,15 @@ ALLOWED = "#E7EDF2"
 def plot_sites(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     """Every site's components around the common centers, in two dimensions.
 
-    Large marks are the centers, with the number of sites exactly at each. Small open marks are sites that keep their
-    own answer, tied to the center they were pulled to; black crosses belong to suspect sites. More than two parameters
-    are projected on the first two principal directions of the centers.
+    Large marks are the centers, with the number of sites exactly at each, if any is. Small open marks are sites that
+    keep their own answer, tied to the center they were pulled to; black crosses belong to suspect sites. More than two
+    parameters are projected on the first two principal directions of the centers.
     """
-    check_fitted(model)
+    of.check_fitted(model)
     ax = own_axes(ax, (6.4, 5.2))
-    suspect = suspect_sites(model)
+    suspect = of.suspect_sites(model)
     centers, points, labels = _projected(model)
-    own = ~model.at_center_ & has_component(model) & ~suspect[:, None]
+    own = ~model.at_center_ & model.has_component_ & ~suspect[:, None]
     for r, center in enumerate(centers):
         look = look_of(r)
         dots(ax, center, s=420, alpha=0.35, linewidths=0, zorder=1, **look)
@@ -90,13 +80,13 @@ def _projected(model: BaseFederatedMixture) -> tuple[Array, Array, tuple[str, st
 
     Where the spread within components is known, directions are those of the centers in units of it.
     """
-    center, theta, names = model.center_, thetas(model), parameter_names(model)
+    center, theta, names = model.center_, of.thetas(model), of.parameter_names(model)
     if len(names) == 1:
         center, theta = (np.concatenate([x, np.zeros_like(x)], axis=-1) for x in (center, theta))
         return center, theta, (names[0], "")
     if len(names) == 2:
         return center, theta, (names[0], names[1])
-    spread = spread_within(model)
+    spread = of.spread_within(model)
     unit = 1.0 if spread is None else np.median(spread, axis=0)
     center, theta = center / unit, theta / unit
     middle = center.mean(axis=0)
@@ -117,8 +107,8 @@ def _name_center(ax: Axes, model: BaseFederatedMixture, component: int, center: 
     from matplotlib.patheffects import withStroke
 
     n_there = int(model.at_center_[:, component].sum())
-    few = len(model.center_) <= MOST_NAMED
-    text = f"component {component}\n{n_there} of {len(model.site_names_)} at it" if few else str(component)
+    there = f"\n{n_there} of {len(model.site_names_)} at it" if model.at_center_.any() else ""
+    text = f"component {component}{there}" if len(model.center_) <= MOST_NAMED else str(component)
     halo = [withStroke(linewidth=2.5, foreground="white")]
     ax.annotate(text, (center[0], center[1]), path_effects=halo, xytext=(0, 14 if above else -14),
                 textcoords="offset points", ha="center",
@@ -161,7 +151,7 @@ def _sites_legend(ax: Axes, some_own: bool, suspect_names: list[str]) -> None:
 
 def plot_weights(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     """Mixture weights of every site as stacked bars, below the typical weights of the center."""
-    check_fitted(model)
+    of.check_fitted(model)
     order = oddest(model)
     ax = own_axes(ax, (6.4, 1.7 + 0.24 * (len(order) + 1)))
     weights = np.vstack([model.center_weights_, model.weights_[order]])
@@ -187,9 +177,9 @@ def plot_centers(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     Beyond forty parameters, those in which the centers differ most are shown, by the spread within components where it
     is known.
     """
-    check_fitted(model)
-    center, names = model.center_, parameter_names(model)
-    kept = most_telling(center, parameter_units(model), MOST_PARAMETERS)
+    of.check_fitted(model)
+    center, names = model.center_, of.parameter_names(model)
+    kept = most_telling(center, of.parameter_units(model), MOST_PARAMETERS)
     ax = own_axes(ax, (1.8 + 0.62 * min(len(center), 20), 1.3 + 0.26 * len(kept)))
     ax.imshow(contrast(center)[:, kept].T, aspect="auto", cmap="PuOr_r", vmin=-1.6, vmax=1.6)
     for line, j in enumerate(kept if len(center) <= MOST_WRITTEN else []):
@@ -209,7 +199,7 @@ def plot_distances(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes:
     """
     from matplotlib.colors import PowerNorm
 
-    check_fitted(model)
+    of.check_fitted(model)
     order = oddest(model)
     distance = model.site_distance_[order]
     ax = own_axes(ax, (1.8 + 0.55 * min(distance.shape[1], 20), 1.6 + 0.26 * len(order)))
@@ -231,11 +221,11 @@ def plot_thresholds(model: BaseFederatedMixture, ax: Axes | None = None) -> Axes
     over components; the shaded bar ends where that makes it suspect. Ticks are the pull of the center on each
     component: what was within it was moved onto the center. Components at the center are counted in the circle at 0.
     """
-    check_fitted(model)
+    of.check_fitted(model)
     order = oddest(model)
     ax = own_axes(ax, (6.4, 1.9 + 0.27 * len(order)))
-    distance, tick, limit = model.site_distance_[order], model.site_threshold_[order], suspect_beyond(model)[order]
-    own, suspect = own_distance(model)[order], suspect_sites(model)[order]
+    distance, tick, limit = model.site_distance_[order], model.site_threshold_[order], of.suspect_beyond(model)[order]
+    own, suspect = of.own_distance(model)[order], of.suspect_sites(model)[order]
     places = np.arange(len(order))
     within = np.concatenate([distance.ravel(), limit, own, tick.ravel()])
     end = 1.06 * max(float(within[np.isfinite(within)].max(initial=0.0)), 1e-9)

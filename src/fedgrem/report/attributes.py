@@ -47,11 +47,6 @@ def traits(model: BaseFederatedMixture) -> Traits:
     return as_algorithm(model.algorithm).traits
 
 
-def algorithm_name(model: BaseFederatedMixture) -> str:
-    """The algorithm as the option of this name takes it."""
-    return as_algorithm(model.algorithm).name
-
-
 def sharing(model: BaseFederatedMixture) -> Sharing:
     """Whether the fit pulled sites to the center, left them alone, or gave all the same components."""
     said = traits(model)
@@ -120,14 +115,9 @@ def sparse_notes(model: BaseFederatedMixture) -> list[str]:
     return [f"The fit is about {len(names)} of {model.n_features_in_} columns, {how}: {told}."]
 
 
-def rows_held_down(model: BaseFederatedMixture) -> Array:
-    """(K,) the share of every site's rows that does not count; zeros for models from before there was such a share."""
-    return np.asarray(getattr(model, "rows_held_down_", np.zeros(len(model.site_names_))))
-
-
 def robust_notes(model: BaseFederatedMixture) -> list[str]:
     """What share of their rows sites hold down, in a sentence; none where all rows count."""
-    share = rows_held_down(model)
+    share = model.rows_held_down_
     if not (share > 0).any():
         return []
     most = int(np.nanargmax(share))
@@ -164,11 +154,6 @@ def parameter_units(model: BaseFederatedMixture) -> Array:
     return np.ones(model.center_.shape[1])
 
 
-def measured_in_noise(model: BaseFederatedMixture) -> bool:
-    """Whether distances from the center are in units of an estimated noise, and so do not depend on the columns'."""
-    return spread_within(model) is not None or estimates_noise(model)
-
-
 def estimates_noise(model: BaseFederatedMixture) -> bool:
     """Whether this is a regression that does not take its noise as known."""
     return hasattr(model, "center_noise_") and getattr(model, "noise", "unit") != "unit"
@@ -180,11 +165,6 @@ def center_line(model: BaseFederatedMixture, name: str) -> Array | None:
         return None
     values: Array | None = getattr(model, f"center_{name}_", None)
     return values
-
-
-def has_component(model: BaseFederatedMixture) -> Array:
-    """Which components a site has, ``(K, R)``; all, in models that were saved before some could lack some."""
-    return np.asarray(getattr(model, "has_component_", np.ones(model.weights_.shape, dtype=bool)))
 
 
 def suspect_beyond(model: BaseFederatedMixture) -> Array:
@@ -222,5 +202,5 @@ def selection_of(model: BaseFederatedMixture) -> dict[str, Any] | None:
         name: [None if isinstance(v, float) and not np.isfinite(v) else v for v in column.tolist()]
         for name, column in curve.items()
     }
-    chosen = int(model.n_components_) if has_component(model).all() else best_number(curve, model.criterion)
+    chosen = int(model.n_components_) if model.has_component_.all() else best_number(curve, model.criterion)
     return {"criterion": model.criterion, "chosen": chosen} | plain

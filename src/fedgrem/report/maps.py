@@ -5,17 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.estimators.base import BaseFederatedMixture
-from fedgrem.report.attributes import (
-    LEAST_UNIT,
-    center_line,
-    estimates_noise,
-    parameter_names,
-    parameter_units,
-    spread_within,
-    suspect_beyond,
-    thetas,
-    traits,
-)
+from fedgrem.report import attributes as of
 from fedgrem.report.summary import SiteSummary, Summary
 from fedgrem.report.text import contrast, decimals_for, fixed, largest, most_telling, number, signed
 from fedgrem.types import Array
@@ -58,10 +48,10 @@ class Table(NamedTuple):
 
 def center_map(model: BaseFederatedMixture) -> Table:
     """The common centers in the columns' own units, with standard deviations within components where they are known."""
-    center, names, errors, spread = model.center_, parameter_names(model), model.center_se_, spread_within(model)
+    center, names, errors, spread = model.center_, of.parameter_names(model), model.center_se_, of.spread_within(model)
     own = spread is not None and len(spread) == len(center) > 1
     shared = spread is not None and not own
-    shades, kept = contrast(center), most_telling(center, parameter_units(model), MOST_PARAMETERS)
+    shades, kept = contrast(center), most_telling(center, of.parameter_units(model), MOST_PARAMETERS)
     rows = [("typical weight", [Cell(f"{weight:.0%}") for weight in model.center_weights_] + [Cell()] * shared)]
     for j in kept:
         digits = decimals_for(center[:, j])
@@ -73,7 +63,7 @@ def center_map(model: BaseFederatedMixture) -> Table:
         ]
         rows.append((names[j], cells + ([Cell(small=within[0])] if shared else [])))
     for name in ("intercept", "noise"):
-        values = center_line(model, name)
+        values = of.center_line(model, name)
         if values is not None:
             digits = decimals_for(values)
             known = _known_to(values, getattr(model, f"center_{name}_se_", None))
@@ -100,7 +90,9 @@ def _known_to(values: Array, errors: Array | None) -> list[str]:
 def site_map(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     """One line per site, the oddest first: verdict, rows, weights, distance of each component, and its limits."""
     names = [site.name for site in summary.sites]
-    limits, pulls = (dict(zip(names, values, strict=True)) for values in (suspect_beyond(model), model.site_threshold_))
+    limits, pulls = (
+        dict(zip(names, values, strict=True)) for values in (of.suspect_beyond(model), model.site_threshold_)
+    )
     judged = bool(np.isfinite(list(limits.values())).any())
     farthest = max([site.farthest for site in summary.sites] + [1e-12])
     away = model.site_distance_[model.site_distance_ > 0]
@@ -132,7 +124,7 @@ def site_map(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
             "limit": fixed(limit, digits),
         }
 
-    pulled = traits(model).pulls and bool(model.site_threshold_.any())
+    pulled = of.traits(model).pulls and bool(model.site_threshold_.any())
     return {"judged": judged, "pulled": pulled, "lines": [line(site) for site in summary.oddest_first]}
 
 
@@ -152,13 +144,13 @@ def _deviations(model: BaseFederatedMixture) -> Differences:
     A standardized fit compares sites by the intercept of a row in the middle of all columns, and so does this: at zero,
     which may be far from any row, the intercept differs wherever a slope does.
     """
-    names, units, away = parameter_names(model), parameter_units(model), thetas(model) - model.center_
-    common = center_line(model, "intercept")
+    names, units, away = of.parameter_names(model), of.parameter_units(model), of.thetas(model) - model.center_
+    common = of.center_line(model, "intercept")
     if common is not None and not model._units_plan().within:  # of sites' own intercepts none is the usual one
         raised = model.intercept_ - common + away @ model.location_[:-1]
         names = [*names, "intercept at typical columns" if model.location_.any() else "intercept"]
         away = np.concatenate([away, raised[..., None]], axis=2)
-        units = np.append(units, max(float(model.scale_[-1]), LEAST_UNIT))
+        units = np.append(units, max(float(model.scale_[-1]), of.LEAST_UNIT))
     return Differences(names, away, np.abs(away / units))
 
 
@@ -168,19 +160,19 @@ def _spreads(model: BaseFederatedMixture) -> Differences:
     What is small, or within what so few rows leave open, has no size: the log of a deviation from n rows errs by
     1/sqrt(2n).
     """
-    if spread_within(model) is not None:
+    if of.spread_within(model) is not None:
         own, common = (
-            np.maximum(np.diagonal(c, axis1=-2, axis2=-1), LEAST_UNIT)
+            np.maximum(np.diagonal(c, axis1=-2, axis2=-1), of.LEAST_UNIT)
             for c in (model.covariances_, model.center_covariances_)
         )
-        names, ratio = [f"spread in {name}" for name in parameter_names(model)], np.sqrt(own / common)
-    elif estimates_noise(model):
-        names, ratio = ["noise"], (model.noise_ / np.maximum(model.center_noise_, LEAST_UNIT))[:, :, None]
+        names, ratio = [f"spread in {name}" for name in of.parameter_names(model)], np.sqrt(own / common)
+    elif of.estimates_noise(model):
+        names, ratio = ["noise"], (model.noise_ / np.maximum(model.center_noise_, of.LEAST_UNIT))[:, :, None]
         ratio = ratio[:, :1] if model.noise == "shared" else ratio
     else:
         return Differences([], *np.empty((2, len(model.site_names_), 1, 0)))
     n_rows = model.n_rows_[:, None] * (model.weights_ if ratio.shape[1] > 1 else np.ones((len(ratio), 1)))
-    chance = BEYOND_CHANCE / np.sqrt(2.0 * np.maximum(n_rows, LEAST_UNIT))
+    chance = BEYOND_CHANCE / np.sqrt(2.0 * np.maximum(n_rows, of.LEAST_UNIT))
     size = np.abs(np.log(ratio))
     return Differences(names, ratio, np.where(size > np.maximum(np.log(CLEARLY), chance)[..., None], size, 0.0))
 

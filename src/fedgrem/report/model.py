@@ -10,25 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedgrem import __version__
+from fedgrem import __version__, plots
 from fedgrem.errors import InputError
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.estimators.budget import cannot
-from fedgrem.plots import (
-    MOST_ROWS,
-    PALETTE,
-    plot_convergence,
-    plot_error_budget,
-    plot_gain,
-    plot_likelihood,
-    plot_penalty,
-    plot_rows,
-    plot_selection,
-    plot_sites,
-    plot_thresholds,
-)
 from fedgrem.plots.axes import ink_on, new_figure
-from fedgrem.report.attributes import column_names, estimates_pull, measured_in_noise, pull_words, spread_within, traits
+from fedgrem.report.attributes import column_names, estimates_noise, estimates_pull, pull_words, spread_within, traits
 from fedgrem.report.gain import Gains, measure_gain
 from fedgrem.report.maps import center_map, deviations, site_map
 from fedgrem.report.page import environment, picture, render
@@ -64,16 +51,9 @@ def write_model_report(
     seed: int = 0,
     origin: Origin | None = None,
 ) -> Path:
-    """Write the page of a fitted model; returns its path.
+    """Write the page of a fitted model of any kind, with options as of its method ``report``; returns its path.
 
-    Parameters
-    ----------
-    model : a fitted model of any kind.
-    path : of the page, ``.html``.
-    X, y, sites : rows, as in ``fit``; with them the page also tells what each site gained over fitting alone.
-    show_rows : how many rows to draw; 0 for none, because rows are private.
-    seed : of the rows held back and of those drawn.
-    origin : where the model comes from, if it was loaded.
+    ``origin`` says where the model comes from, if it was loaded.
     """
     summary = summarize(model)
     if summary.from_sums:
@@ -89,7 +69,7 @@ def write_model_report(
     gains = measure_gain(model, X, y, sites=sites, seed=seed) if X is not None and can_gain(model) else None
     drawn = ""
     if show_rows:
-        plot = partial(plot_rows, model, X, y, sites=sites, n_rows=show_rows, seed=seed)
+        plot = partial(plots.plot_rows, model, X, y, sites=sites, n_rows=show_rows, seed=seed)
         drawn = drawing(lambda ax: plot(ax=ax), 4.6, "A sample of rows in two dimensions")
     target = Path(path)
     target.write_text(model_page(model, summary, gains, drawn, origin), encoding="utf-8")
@@ -128,7 +108,7 @@ def _page_values(
             "response": getattr(model, "response", ""),
             "spread": spread_within(model) is not None,
             "table": center_map(model),
-            "picture": drawing(partial(plot_sites, model), 4.4, "Sites around the centers") if several else "",
+            "picture": drawing(partial(plots.plot_sites, model), 4.4, "Sites around the centers") if several else "",
         },
         "sites": _sites(model, summary),
         "deviations": deviations(model, summary) if several else None,
@@ -137,7 +117,7 @@ def _page_values(
         "gain": _gain(model, summary, gains) if several else None,
         "drawn_rows": drawn_rows,
         "rounds": _rounds(model, summary),
-        "palette": [(color, ink_on(color)) for color in PALETTE],
+        "palette": [(color, ink_on(color)) for color in plots.PALETTE],
     }
 
 
@@ -184,24 +164,26 @@ def _selection(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any] 
         "rows": [[selection_cell(value) for value in line] for line in zip(*columns, strict=True)],
         "settled": found["settled"],
         "flatness": capital(flatness(found)),
-        "picture": drawing(partial(plot_selection, model), 3.6, "Criterion by number of components"),
+        "picture": drawing(partial(plots.plot_selection, model), 3.6, "Criterion by number of components"),
     }
 
 
 def _sites(model: BaseFederatedMixture, summary: Summary) -> dict[str, Any]:
     n_sites, drawn = len(summary.sites), ""
     if n_sites > 1:
-        height = 1.7 + 0.25 * min(n_sites, MOST_ROWS)
-        drawn = drawing(partial(plot_thresholds, model), height, "Distances and their limits")
+        height = 1.7 + 0.25 * min(n_sites, plots.MOST_ROWS)
+        drawn = drawing(partial(plots.plot_thresholds, model), height, "Distances and their limits")
+    # Distances are then in units of an estimated noise, and do not depend on those of the columns.
+    in_noise = spread_within(model) is not None or estimates_noise(model)
     told = {"vanishing": vanishing(summary, MOST_VANISHED), "of_some": those_of_some(summary, MOST_VANISHED)}
-    return site_map(model, summary) | {"in_noise": measured_in_noise(model), "picture": drawn} | told
+    return site_map(model, summary) | {"in_noise": in_noise, "picture": drawn} | told
 
 
 def _penalty(model: BaseFederatedMixture) -> dict[str, Any] | None:
     if not model.penalty_path_:
         return None
     alone = [str(name) for name in model.site_names_[model.local_only_]]
-    return {"picture": drawing(partial(plot_penalty, model), 3.6, "Gain by penalty"), "alone": alone}
+    return {"picture": drawing(partial(plots.plot_penalty, model), 3.6, "Gain by penalty"), "alone": alone}
 
 
 def _budget(model: BaseFederatedMixture) -> dict[str, Any] | None:
@@ -209,7 +191,10 @@ def _budget(model: BaseFederatedMixture) -> dict[str, Any] | None:
     if cannot(model):
         return None
     found = model.error_budget()
-    return {"found": found, "picture": drawing(partial(plot_error_budget, found), 3.0, "Parts of the largest error")}
+    return {
+        "found": found,
+        "picture": drawing(partial(plots.plot_error_budget, found), 3.0, "Parts of the largest error"),
+    }
 
 
 def _gain(model: BaseFederatedMixture, summary: Summary, gains: Gains | None) -> dict[str, Any]:
@@ -217,12 +202,12 @@ def _gain(model: BaseFederatedMixture, summary: Summary, gains: Gains | None) ->
     if gains is None or not can_gain(model):
         return {"possible": can_gain(model), "measured": None}
     suspect = frozenset(site.name for site in summary.sites if site.suspect)
-    height = 1.5 + 0.24 * min(len(gains.sites), MOST_ROWS)
+    height = 1.5 + 0.24 * min(len(gains.sites), plots.MOST_ROWS)
     return {
         "possible": True,
         "measured": gains,
         "suspect": suspect,
-        "picture": drawing(partial(plot_gain, gains, suspect=suspect), height, "Gain over fitting alone"),
+        "picture": drawing(partial(plots.plot_gain, gains, suspect=suspect), height, "Gain over fitting alone"),
     }
 
 
@@ -231,6 +216,6 @@ def _rounds(model: BaseFederatedMixture, summary: Summary) -> dict[str, str] | N
         return None
     told = np.isfinite(model.history_["log_likelihood"]).any()  # sites of a private fit do not say
     return {
-        "movement": drawing(partial(plot_convergence, model), 3.6, "Movement per round"),
-        "likelihood": drawing(partial(plot_likelihood, model), 3.6, "Log-likelihood per round") if told else "",
+        "movement": drawing(partial(plots.plot_convergence, model), 3.6, "Movement per round"),
+        "likelihood": drawing(partial(plots.plot_likelihood, model), 3.6, "Log-likelihood per round") if told else "",
     }

@@ -6,26 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrem.algorithms.holders import FEWEST
+from fedgrem.algorithms.registry import as_algorithm
 from fedgrem.estimators.base import BaseFederatedMixture
 from fedgrem.estimators.table import FederatedTableMixture
 from fedgrem.fit.verdicts import FALSE_ALARM, SUSPECT
-from fedgrem.report.attributes import (
-    algorithm_name,
-    center_line,
-    check_fitted,
-    has_component,
-    kind,
-    parameter_names,
-    parameter_units,
-    pull_words,
-    robust_notes,
-    rows_held_down,
-    selection_of,
-    sharing,
-    sparse_notes,
-    suspect_beyond,
-    traits,
-)
+from fedgrem.report import attributes as of
 from fedgrem.report.text import capital, count, largest, listed, most_telling, n_cells, paragraph, short, text_table
 from fedgrem.report.words import agreement, suspicion, those_of_some, vanishing
 
@@ -176,11 +161,10 @@ def summarize(model: BaseFederatedMixture) -> Summary:
     >>> [site.name for site in summarize(model).sites if site.suspect]
     ['site-10']
     """
-    check_fitted(model)
-    unsettled, has = set(model.unsettled_sites_.tolist()), has_component(model)
+    of.check_fitted(model)
+    unsettled, has = set(model.unsettled_sites_.tolist()), model.has_component_
     own = (has.sum(axis=0) < FEWEST) & ~has.all(axis=0)
-    held_down = rows_held_down(model)
-    errors, intercept, noise = model.center_se_, center_line(model, "intercept"), center_line(model, "noise")
+    errors, intercept, noise = model.center_se_, of.center_line(model, "intercept"), of.center_line(model, "noise")
     of_intercept = None if intercept is None else getattr(model, "center_intercept_se_", None)
     sites = [
         SiteSummary(
@@ -196,42 +180,38 @@ def summarize(model: BaseFederatedMixture) -> Summary:
             vanished=tuple(np.flatnonzero(model.vanished_[k]).tolist()),
             lacking=tuple(np.flatnonzero(~has[k]).tolist()),
             own=tuple(np.flatnonzero(has[k] & own).tolist()),
-            held_down=_or_none(float(held_down[k])),
+            held_down=_or_none(float(model.rows_held_down_[k])),
             same_as=_sharing(model, "same", k),
             apart_with=_sharing(model, "group", k),
         )
         for k, name in enumerate(model.site_names_)
     ]
     return Summary(
-        kind=kind(model),
+        kind=of.kind(model),
         n_components=int(model.weights_.shape[1]),
         n_rounds=int(model.n_rounds_),
         converged=bool(model.converged_),
         penalty=float(model.penalty_),
-        pull=pull_words(model),
-        parameters=parameter_names(model),
+        pull=of.pull_words(model),
+        parameters=of.parameter_names(model),
         center=model.center_.tolist(),
         center_errors=None if errors is None else [[_or_none(error) for error in row] for row in errors.tolist()],
         center_weights=model.center_weights_.tolist(),
         typical_distance=float(np.median(model.site_distance_.max(axis=1))),
-        suspect_beyond=float(np.median(suspect_beyond(model))),
+        suspect_beyond=float(np.median(of.suspect_beyond(model))),
         false_alarm=FALSE_ALARM,
         sites=sites,
-        selection=selection_of(model),
-        parameter_units=parameter_units(model).tolist(),
+        selection=of.selection_of(model),
+        parameter_units=of.parameter_units(model).tolist(),
         center_intercept=None if intercept is None else intercept.tolist(),
         center_intercept_errors=None if of_intercept is None else [_or_none(error) for error in of_intercept.tolist()],
         center_noise=None if noise is None else noise.tolist(),
-        algorithm=algorithm_name(model),
-        method=traits(model).title,
-        sharing=sharing(model),
+        algorithm=as_algorithm(model.algorithm).name,
+        method=of.traits(model).title,
+        sharing=of.sharing(model),
         n_local_only=int(model.local_only_.sum()),
         profile=model.profile() if isinstance(model, FederatedTableMixture) else None,
-        notes=(
-            *sparse_notes(model),
-            *robust_notes(model),
-            *(str(note) for note in getattr(model, "notes_", ())),
-        ),  # older saved models have none
+        notes=(*of.sparse_notes(model), *of.robust_notes(model), *map(str, model.notes_)),
         private=model.privacy is not None,
     )
 
@@ -279,13 +259,8 @@ def text_of(summary: Summary, width: int = 80, most_sites: int = MOST_SITES) -> 
 
 def selection_text(found: dict[str, Any]) -> str:
     """One line per number of components, the chosen one marked."""
-    names = {
-        "log_likelihood": "log-likelihood",
-        "n_parameters": "parameters",
-        "bic": "BIC",
-        "icl": "ICL",
-        "error": "error",
-    }
+    names = {"log_likelihood": "log-likelihood", "n_parameters": "parameters", "bic": "BIC", "icl": "ICL"}
+    names["error"] = "error"
     rows = []
     for place, tried in enumerate(found["n_components"]):
         cells = [selection_cell(found[name][place]) for name in names]

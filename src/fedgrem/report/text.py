@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, and plain text in tables and paragraphs so many letters wide."""
+"""Numbers and names as people read them, and plain text in tables and paragraphs of a given width."""
 
 import textwrap
 from collections.abc import Sequence
@@ -110,7 +110,7 @@ def decimals_for(values: ArrayLike) -> int:
 
 
 def fixed(value: float, decimals: int) -> str:
-    """With so many digits after the point, a true minus sign, and thousands apart; very large ones as powers.
+    """With this number of digits after the point, a true minus sign, and thousands apart; very large ones as powers.
 
     Examples
     --------

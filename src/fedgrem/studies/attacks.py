@@ -147,7 +147,7 @@ def _verdicts(ratios: Ratios) -> list[Verdict]:
     for cell in ratios.cells:
         told, (value, attack) = ratios.where(cell), ratios.worst(cell, ours, ours)
         bar = BARS[told["h"]].get(told["share"])
-        missed += [f"{cell}: {value:.2f}, not {bar:g} ({attack})"] if bar is not None and not value <= bar else []
+        missed += [f"{cell}: {value:.2f}, above {bar:g} ({attack})"] if bar is not None and not value <= bar else []
     claim = (
         "No attack by up to 30% of the sites raises the error more than the best told rules of the field would allow."
     )
@@ -170,7 +170,7 @@ def _verdicts(ratios: Ratios) -> list[Verdict]:
 def _figure(ratios: Ratios, methods: list[str], yardstick: str) -> Figure:
     by_attack = np.array([[ratios.over(c, a, yardstick, yardstick) for c in ratios.cells] for a in ratios.tried])
     rows = len(methods), len(ratios.tried)
-    figure = new_figure((3.0 + 0.62 * len(ratios.cells), 2.4 + 0.27 * sum(rows)), dpi=160)
+    figure = new_figure((max(9.0, 3.0 + 0.62 * len(ratios.cells)), 2.4 + 0.27 * sum(rows)), dpi=160)
     above, below = figure.subplots(2, 1, height_ratios=rows, sharex=True)
     image = _heat(above, ratios.grid(methods, yardstick), [name_of(name) for name in methods], "worst attack, by rule")
     _heat(below, by_attack, ratios.tried, f"{name_of(yardstick)}, by attack")

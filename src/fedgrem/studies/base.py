@@ -89,7 +89,7 @@ class Setting:
     start: Literal["shared", "paper", "poor", "own"] = "shared"
     """See :mod:`fedgrem.studies.starts`."""
     rounds: int | None = None
-    """Exactly so many rounds, settled or not; None plays until the sites settle."""
+    """Exactly this number of rounds, settled or not; None plays until the sites settle."""
     covariance: str = "tied"
     """Of the components fitted to real data, see :mod:`fedgrem.families.covariance`."""
     embedding: str | None = None

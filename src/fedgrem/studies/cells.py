@@ -16,20 +16,18 @@ from fedgrem.engines.inprocess import InProcess
 from fedgrem.families.base import Family
 from fedgrem.families.covariance import STRUCTURES
 from fedgrem.families.gaussian import Gaussian
-from fedgrem.families.regression import LinearRegression
 from fedgrem.fit.fit import run
 from fedgrem.fit.spec import FitSpec, StartPlan
 from fedgrem.kernels.scores import misclustering_by_site, parameter_errors
 from fedgrem.studies import discussion, under_attack
 from fedgrem.studies.base import FITS, OURS, PENALTY, Method, Row, Setting
 from fedgrem.studies.splits import Split, by_site, split_and_contaminate
-from fedgrem.studies.starts import RealSearch, from_starts, simulated_starts
-from fedgrem.studies.under_attack import Scenario
+from fedgrem.studies.starts import RealSearch, federation_of, from_starts, simulated_starts
+from fedgrem.studies.under_attack import FAMILIES, Scenario
 from fedgrem.types import Array, FitResult, Params
 
 TOLERANCE = 1e-7
 """Relative movement in the last round of a simulation, or 3e-4 standard errors: errors are told to three digits."""
-FAMILIES: dict[str, Family] = {"gmm": Gaussian(), "mor": LinearRegression()}
 
 
 def play_cell(setting: Setting, seed: int, methods: tuple[Method, ...]) -> list[Row]:
@@ -94,10 +92,8 @@ def _play_attacked(setting: Setting, seed: int, methods: tuple[Method, ...]) -> 
 
 def set_up(model: str, simulation: Simulation, seed: int) -> tuple[FitSpec, Federation]:
     """What a simulation of "gmm" or "mor" is fitted by, FedGrEM with the paper's family, and its rows."""
-    targets = None if simulation.targets is None else list(simulation.targets.values())
-    federation = Federation.from_sites(list(simulation.rows), list(simulation.rows.values()), targets)
     spec = plain_fit(FAMILIES[model], simulation.theta.shape[1], seed)
-    return replace(spec, tol=TOLERANCE), federation
+    return replace(spec, tol=TOLERANCE), federation_of(simulation)
 
 
 def plain_fit(family: Family, n_components: int, seed: int) -> FitSpec:
@@ -120,15 +116,13 @@ def _errors(simulation: Simulation, result: FitResult) -> dict[str, float]:
     And the error of the center, against the mean truth of the honest sites.
     """
     good = simulation.honest
-    weight, theta = parameter_errors(
-        result.weights[good], result.theta[good], simulation.weights[good], simulation.theta[good]
-    )
+    weight, theta = simulation.errors(result.weights, result.theta)
     _, center = parameter_errors(
         result.weights[:1], result.center[None], simulation.weights[:1], simulation.theta[good].mean(axis=0)[None]
     )
     return {
-        "weight_error": float(weight.max()),
-        "theta_error": float(theta.max()),
+        "weight_error": float(weight[good].max()),
+        "theta_error": float(theta[good].max()),
         "center_error": float(center[0]),
     }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedgrem.plots.axes import new_figure, tidy
+from fedgrem.plots.axes import finish, new_figure
 from fedgrem.report.text import name_of
 from fedgrem.studies.base import METHODS, Page, Results, Study, Table, Verdict, effort_table, error_tables, h_grid, stat
 from fedgrem.studies.base import methods as methods_named
@@ -161,7 +161,7 @@ def _lifted(results: Results, theta: dict[str, Array]) -> list[Verdict]:
         finding += f"; below the paper's FedGrEM are here also {', '.join(better)}"
         if all(s.start == "shared" for s in results.settings):
             finding += ". All methods begin at the same searched starts here, so the rivals are lifted with ours; "
-            finding += "`--start paper` shows the study without that"
+            finding += "--start paper shows the study without that"
     agree = bool(np.all(np.abs(ours / paper - 1) < 0.1))
     return [Verdict("Our figures and the paper's agree.", agree, f"{finding}.")]
 
@@ -175,11 +175,8 @@ def _figure(results: Results) -> Figure:
         for name in reversed(results.names):  # ours on top
             logs = [stat(np.log(results.values(measure, s, name))) for s in results.settings]
             method_line(ax, x, logs, name)
-        ax.set_xlabel(SNR_LABEL)
+        finish(ax, f"{results.study.title.split(' (')[0]}: {word}", SNR_LABEL, f"log$_e$ error of {word}", grid="y")
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        ax.set_ylabel(f"log$_e$ error of {word}")
-        ax.set_title(f"{results.study.title.split(' (')[0]}: {word}", loc="left", fontsize=12, pad=8)
-        tidy(ax, grid="y")
         top = ax.secondary_xaxis("top")
         top.set_xticks(x, [f"{value:g}" if i % max(1, len(h) // 5) == 0 else "" for i, value in enumerate(h)])
         top.tick_params(length=3, labelsize=8, colors="#666666")

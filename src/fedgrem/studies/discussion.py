@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedgrem.plots.axes import PALETTE, QUIET, new_figure, tidy
+from fedgrem.plots.axes import PALETTE, QUIET, finish, legend, new_figure
 from fedgrem.studies.base import Method, Page, Results, Row, Setting, Study, Table, Verdict
 from fedgrem.studies.discussion_parts import PARTS, Means, Part
-from fedgrem.studies.drawing import plain_ticks
+from fedgrem.studies.drawing import log_x, log_y
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,16 +94,10 @@ def _panel(ax: Axes, part: Part, x: list[float], means: Means) -> None:
     for (line, words), color, marker in zip(part.lines.items(), COLORS, "os^D", strict=False):
         ax.plot(x, means[line], color=color, marker=marker, markersize=5, linewidth=1.8, label=words)
     if part.log:
-        ax.set_xscale("log")
-        ax.set_xticks(x, [f"{value:g}" for value in x])
-        ax.minorticks_off()
+        log_x(ax, x)
     if part.log_measure:
-        ax.set_yscale("log")
-        plain_ticks(ax, x)
+        log_y(ax)
     else:
         ax.set_ylim(0.0, 1.08 * max(float(np.nanmax(values)) for values in means.values()))
-    ax.set_xlabel(part.axis)
-    ax.set_ylabel(part.measure)
-    ax.set_title(part.title, loc="left", fontsize=11)
-    ax.legend(frameon=False, fontsize=8)
-    tidy(ax, grid="y")
+    legend(ax)
+    finish(ax, part.title, part.axis, part.measure, grid="y")

@@ -51,13 +51,20 @@ def method_line(ax: Axes, x: Any, found: list[Stat], method: str) -> None:
     )  # fmt: skip
 
 
-def plain_ticks(ax: Axes, x: Any) -> None:
-    """1, 2, 5 and the like instead of powers; the measured places along the horizontal axis."""
-    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+def log_x(ax: Axes, x: Any) -> None:
+    """A logarithmic horizontal axis with the measured places."""
+    from matplotlib.ticker import NullLocator
 
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_xscale("log")
     ax.set_xticks(x, [f"{value:g}" for value in x])
     ax.xaxis.set_minor_locator(NullLocator())
+
+
+def log_y(ax: Axes, *digits: float) -> None:
+    """A logarithmic vertical axis with 1, 2, 5 and the like instead of powers."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=digits or (1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.yaxis.set_minor_locator(NullLocator())

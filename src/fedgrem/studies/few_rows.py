@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedgrem.plots.axes import new_figure, tidy
+from fedgrem.plots.axes import finish, new_figure
 from fedgrem.report.text import name_of
 from fedgrem.studies.base import (
     Page,
@@ -21,7 +21,7 @@ from fedgrem.studies.base import (
     near_least,
     stressed,
 )
-from fedgrem.studies.drawing import STYLES, legend, method_line
+from fedgrem.studies.drawing import STYLES, legend, log_x, method_line
 from fedgrem.studies.real import facts
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ FEW = 60.0
 
 
 def pen_small(quick: bool = False) -> Study:
-    """Pen digits with so many training rows per writer."""
+    """Pen digits with 40 to 200 training rows per writer."""
     rows = (60,) if quick else (40, 60, 100, 200)
     settings = tuple(Setting(f"{n} rows", "pen", float(n), {"n_train": n}, "n_train") for n in rows)
     chosen = methods("fedgrem", "local-em")
@@ -85,28 +85,21 @@ def _verdicts(results: Results) -> list[Verdict]:
 
 
 def _figure(results: Results, both: bool) -> Figure:
-    from matplotlib.ticker import NullLocator
-
     figure = new_figure((11.0, 4.6), dpi=160)
     axes = figure.subplots(1, 2 if both else 1, squeeze=False)[0]
-    x = [s.x for s in results.settings]
+    x, rows = [s.x for s in results.settings], "training rows per writer"
     for name in reversed(results.names):
         method_line(axes[0], x, [results.stat("error", s, name) for s in results.settings], name)
-    axes[0].set_ylabel("mis-clustering, %")
-    axes[0].set_title("held-out rows in a wrong group", loc="left", fontsize=12)
+    finish(axes[0], "held-out rows in a wrong group", rows, "mis-clustering, %", grid="y")
     if both:
         gaps = [results.gap("error", s, "fedgrem", "local-em") for s in results.settings]
         bars = np.nan_to_num([2 * gap.se for gap in gaps])
         axes[1].axhline(0.0, color="#999999", linewidth=1.2)
         axes[1].errorbar(x, [gap.mean for gap in gaps], bars, color=STYLES["fedgrem"][0], marker="o", markersize=6.5,
                          linewidth=1.9, capsize=4)  # fmt: skip
-        axes[1].set_ylabel("points; below 0, FedGrEM is better")
-        axes[1].set_title("FedGrEM less Local-EM, two standard errors", loc="left", fontsize=12)
+        title = "FedGrEM less Local-EM, two standard errors"
+        finish(axes[1], title, rows, "points; below 0, FedGrEM is better", grid="y")
     for ax in axes:
-        ax.set_xscale("log")
-        ax.set_xticks(x, [f"{value:g}" for value in x])
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.set_xlabel("training rows per writer")
-        tidy(ax, grid="y")
+        log_x(ax, x)
     legend(figure, axes[0], results.names)
     return figure

@@ -1,7 +1,6 @@
 """Communities of several networks: found together, in each network alone, and on aligned embeddings."""
 
 import time
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from fedgrem.data.simulate import simulate_network
 from fedgrem.estimators.gaussian import FederatedGaussianMixture
 from fedgrem.estimators.networks import FederatedNetworkMixture, align_embeddings
 from fedgrem.kernels.scores import misclustering_rate
+from fedgrem.studies.processes import quiet
 from fedgrem.types import Array
 
 DENSITIES = np.array(
@@ -66,8 +66,7 @@ def play(
         model = FederatedGaussianMixture(
             n_components, covariance_type="full", algorithm=algorithm, standard_errors=False, random_state=seed
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             if method == "aligned":
                 rows = align_embeddings(rows, n_components, random_state=seed)
             model.fit(rows)

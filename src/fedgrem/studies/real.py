@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedgrem.plots.axes import new_figure, tidy
+from fedgrem.plots.axes import finish, new_figure
 from fedgrem.report.text import name_of
 from fedgrem.studies.base import (
     FITS,
@@ -25,12 +25,11 @@ from fedgrem.studies.base import (
     near_least,
     stressed,
 )
-from fedgrem.studies.drawing import STYLES, legend, method_line
+from fedgrem.studies.drawing import STYLES, legend, log_y, method_line
 from fedgrem.studies.paper import beside, reported
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 EMBEDDINGS = {"mnist": "umap", "fashion": "pca"}
@@ -109,7 +108,7 @@ def fashion(quick: bool = False) -> Study:
 
 
 def _study(name: Literal["pen", "mnist", "fashion"], title: str, counts: dict[float, int], quick: bool) -> Study:
-    """Nobody, then so many sites in every way; the percentages are the paper's."""
+    """No site contaminated, then these numbers of them in every way; the percentages are the paper's."""
     chosen, embedding = list(counts.items())[-1 if quick else 0 :], EMBEDDINGS.get(name)
     hit = (
         Setting(f"{percent:g}% {way}", name, percent, {"contaminated": count, "way": way}, way, embedding=embedding)
@@ -308,20 +307,9 @@ def _figure(results: Results) -> Figure:
             ax.plot(list(told), list(told.values()), color=color, marker=marker, mfc="white", markersize=6.5,
                     linestyle="none", markeredgewidth=1.4, zorder=6, label=IN_PAPER)  # fmt: skip
         ax.set_xticks(percent, [f"{value:g}" for value in percent])
-        ax.set_xlabel("contaminated sites, %")
-        ax.set_title(WAYS[way][0], loc="left", fontsize=12, pad=8)
-        tidy(ax, grid="y")
+        finish(ax, WAYS[way][0], "contaminated sites, %", grid="y")
         if len(means) and means.max() > WIDE * means.min():
-            _log_scale(ax)
+            log_y(ax, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
     axes[0].set_ylabel("mis-clustering, %")
     legend(figure, axes[0], results.names, IN_PAPER)
     return figure
-
-
-def _log_scale(ax: Axes) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    ax.set_yscale("log")
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.yaxis.set_minor_locator(NullLocator())

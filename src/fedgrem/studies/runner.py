@@ -16,8 +16,6 @@ from fedgrem.studies.processes import in_processes
 ROWS = "rows.jsonl"
 """One JSON object per line, appended and flushed as cells finish."""
 SPEC = "study.json"
-UNTIMED = ("seconds", "start_seconds")
-"""Columns that differ from run to run, whatever the result."""
 
 
 class Cell(NamedTuple):

@@ -34,6 +34,13 @@ POOR_SD = 0.9
 """Standard deviation of each coordinate of a poor start around the centers."""
 
 
+def federation_of(drawn: Simulation, n_sites: int | None = None) -> Federation:
+    """The rows of the first sites of a simulation, or of all."""
+    names = list(drawn.rows)[:n_sites]
+    targets = None if drawn.targets is None else [drawn.targets[name] for name in names]
+    return Federation.from_sites(names, [drawn.rows[name] for name in names], targets)
+
+
 def search_starts(spec: FitSpec, federation: Federation) -> Params:
     """The package's own search: one start per site, aligned."""
     starts, _ = converse(find_starts(spec, federation.names), InProcess(federation, spec, threads=1))

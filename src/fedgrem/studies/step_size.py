@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedgrem.plots.axes import new_figure, tidy
+from fedgrem.plots.axes import finish, new_figure
 from fedgrem.studies.base import (
     OURS,
     PENALTY,
@@ -144,9 +144,7 @@ def _figure(results: Results) -> Figure:
             means = [results.stat("theta_error", setting, m.name).mean for m in methods]
             sizes = [m.options["step_size"] for m in methods]
             ax.plot(sizes, means, color=shade, marker="o", markersize=4.5, linewidth=1.8, label=f"$h$ = {setting.x:g}")
-        ax.set_xlabel(r"step size constant, $C_\eta$")
-        ax.set_title(title, loc="left", fontsize=12)
-        tidy(ax, grid="y")
+        finish(ax, title, r"step size constant, $C_\eta$", grid="y")
     axes[0].set_ylabel(r"mean error of $\theta$")
     axes[0].set_ylim(bottom=0.0)
     handles, labels = axes[0].get_legend_handles_labels()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedgrem.plots.axes import new_figure, tidy
+from fedgrem.plots.axes import finish, new_figure
 from fedgrem.report.text import name_of
 from fedgrem.studies.base import Page, Results, Setting, Study, Verdict, effort_table, error_tables, methods
-from fedgrem.studies.drawing import STYLES, legend, plain_ticks
+from fedgrem.studies.drawing import STYLES, legend, log_x, log_y
 from fedgrem.types import Array
 
 if TYPE_CHECKING:
@@ -167,14 +167,11 @@ def _figure(results: Results) -> Figure:
         if panel.slope is not None:
             title = f"fitted slope of {name_of(first)}{panel.title}: {slope(x, ours):+.2f}"
             _guide(ax, x, ours, panel.slope)
-            ax.set_yscale("log")
-            plain_ticks(ax, x)
+            log_x(ax, x)
+            log_y(ax)
         if name in ("h", "epsilon"):
             ax.set_ylim(bottom=0.0)
-        ax.set_title(title, loc="left", fontsize=10)
-        ax.set_xlabel(panel.label)
-        ax.set_ylabel(r"mean error of $\theta$" + (", less its last" if name == "T" else ""))
-        tidy(ax, grid="y")
+        finish(ax, title, panel.label, r"mean error of $\theta$" + ", less its last" * (name == "T"), grid="y")
     legend(figure, axes[0, 0], results.names)
     return figure
 

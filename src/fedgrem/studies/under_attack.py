@@ -11,7 +11,6 @@ from fedgrem.algorithms.center_rules import CENTER_RULES
 from fedgrem.algorithms.fedgrem import FedGrEM
 from fedgrem.algorithms.robust_rules import ROBUST_RULES
 from fedgrem.attacks import ATTACKS, attack_rows, fit_attacked
-from fedgrem.data.federation import Federation
 from fedgrem.data.simulate import Simulation, simulate
 from fedgrem.engines.inprocess import InProcess
 from fedgrem.errors import FedGrEMError
@@ -24,6 +23,7 @@ from fedgrem.fit.spec import FitSpec
 from fedgrem.fit.verdicts import SUSPECT, score, words
 from fedgrem.kernels.scores import parameter_errors
 from fedgrem.studies.base import Method, Row
+from fedgrem.studies.starts import federation_of
 from fedgrem.types import Array, FitResult
 
 FAMILIES: dict[str, Family] = {"gmm": Gaussian(), "mor": LinearRegression()}
@@ -94,9 +94,7 @@ def _fit(spec: FitSpec, scenario: Scenario, drawn: Simulation, bad: list[str], s
     rows, targets, entry = drawn.rows, drawn.targets, ATTACKS.get(scenario.attack)
     if entry is not None and entry.on_rows:
         rows, targets = attack_rows(rows, entry.attack, bad, targets=targets, seed=seed)
-    federation = Federation.from_sites(
-        list(rows), list(rows.values()), None if targets is None else list(targets.values())
-    )
+    federation = federation_of(drawn._replace(rows=rows, targets=targets))
     if entry is None or entry.on_rows:
         return run(spec, InProcess(federation, spec, threads=1))
     return fit_attacked(spec, federation, entry.attack, bad, seed=seed)

@@ -16,7 +16,7 @@ MOST_LEFT = 0.5
 BASIN = 0.5
 """Of the separation that a start is to be off at most."""
 ROWS_CONSTANT = 16.0
-"""In the sample size: with so many rows the error of theta, labels known, is a quarter of the separation."""
+"""In the sample size: with that number of rows the error of theta, labels known, is a quarter of the separation."""
 STEP = 0.5
 """What a step is to go at least, of the way to the M-step."""
 MOST_BAD = 1.0 / 3.0
@@ -46,50 +46,42 @@ class Check(NamedTuple):
 
 
 def check_assumptions(setting: Setting) -> list[Check]:
-    """All of them, in the order of the paper."""
-    return [
-        check_weights(setting),
-        check_separation(setting),
-        check_start(setting),
-        check_step(setting),
-        check_rows(setting),
-        check_bad(setting),
-        check_exhaustive(setting),
-        check_stepwise(setting),
-    ]
-
-
-def check_weights(setting: Setting) -> Check:
-    """Assumption 4 (i): no weight is much smaller than 1/R."""
-    least, needed = setting.quantities.smallest_weight, LEAST_SHARE / setting.n_components
-    told = f"the smallest weight is {least:.3f}; it should be at least {needed:.3f}, a fifth of an even share"
-    return Check("weights", least >= needed, told)
-
-
-def check_separation(setting: Setting) -> Check:
-    """Assumption 4 (iii): components are so far apart that an EM step halves a small error."""
-    apart, rate = setting.quantities.separation, setting.quantities.contraction
-    told = (
-        f"the smallest separation is {apart:.2f}, at which an EM step leaves {rate:.2f} of a small error; it should "
-        f"leave at most {MOST_LEFT:g}"
-    )
-    return Check("separation", rate <= MOST_LEFT, told)
-
-
-def check_start(setting: Setting) -> Check:
-    """Assumption 4 (ii): starts are nearer to their own component than to any other."""
-    limit = BASIN * setting.quantities.separation
-    told = (
-        f"a start is expected to be off by up to {setting.start_error:.2f}; it should be at most {limit:.2f}, half of "
-        "the smallest separation"
-    )
-    return Check("start", setting.start_error <= limit, told)
-
-
-def check_step(setting: Setting) -> Check:
-    """Assumption 4 (v): steps as long as an M-step, nearly."""
-    told = f"the step size is {setting.step_size:g}; it should be between {STEP:g} and 1, an M-step"
-    return Check("step size", STEP <= setting.step_size <= 1.0, told)
+    """All of them, in the order of the paper: Assumption 4 (i), (iii), (ii), (v), (iv), and what its theorems ask."""
+    found, off, bad, n = setting.quantities, setting.start_error, setting.n_bad, setting.n_sites
+    apart, least, rate = found.separation, found.smallest_weight, found.contraction
+    share, basin, rows = LEAST_SHARE / setting.n_components, BASIN * apart, rows_needed(setting)
+    told = {
+        "weights": (
+            least >= share,
+            f"the smallest weight is {least:.3f}; it should be at least {share:.3f}, a fifth of an even share",
+        ),
+        "separation": (
+            rate <= MOST_LEFT,
+            f"the smallest separation is {apart:.2f}, at which an EM step leaves {rate:.2f} of a small error; it "
+            f"should leave at most {MOST_LEFT:g}",
+        ),
+        "start": (
+            off <= basin,
+            f"a start is expected to be off by up to {off:.2f}; it should be at most {basin:.2f}, half of the smallest "
+            "separation",
+        ),
+        "step size": (
+            STEP <= setting.step_size <= 1.0,
+            f"the step size is {setting.step_size:g}; it should be between {STEP:g} and 1, an M-step",
+        ),
+        "rows": (
+            setting.n_rows >= rows,
+            f"a site has {setting.n_rows:,.0f} rows; it should have at least {rows:,.0f} for components {apart:.2f} "
+            f"apart, the smallest with weight {least:.3f}",
+        ),
+        "bad sites": (
+            bad / n < MOST_BAD,
+            f"{bad} of {n} sites are bad; it should be fewer than a third",
+        ),
+        "exhaustive alignment": _exhaustive(setting),
+        "stepwise alignment": _stepwise(setting),
+    }
+    return [Check(name, *verdict) for name, verdict in told.items()]
 
 
 def rows_needed(setting: Setting) -> float:
@@ -97,22 +89,6 @@ def rows_needed(setting: Setting) -> float:
     found, size = setting.quantities, setting.n_parameters
     count = setting.n_components * setting.n_sites
     return ROWS_CONSTANT * (size + log(count)) / (found.smallest_weight * found.separation**2)
-
-
-def check_rows(setting: Setting) -> Check:
-    """Assumption 4 (iv): enough rows for the number of parameters, sites and components."""
-    needed = rows_needed(setting)
-    told = (
-        f"a site has {setting.n_rows:,.0f} rows; it should have at least {needed:,.0f} for components "
-        f"{setting.quantities.separation:.2f} apart, the smallest with weight {setting.quantities.smallest_weight:.3f}"
-    )
-    return Check("rows", setting.n_rows >= needed, told)
-
-
-def check_bad(setting: Setting) -> Check:
-    """The main theorem: fewer than a third of the sites are bad."""
-    told = f"{setting.n_bad} of {setting.n_sites} sites are bad; it should be fewer than a third"
-    return Check("bad sites", setting.n_bad / setting.n_sites < MOST_BAD, told)
 
 
 def exhaustive_needs(h: float, start_error: float, bad: float) -> float:
@@ -144,33 +120,32 @@ def chance_of_order(n_sites: int, n_bad: int, first: int) -> float:
     return comb(n_sites - n_bad, first) / comb(n_sites, first)
 
 
-def check_exhaustive(setting: Setting) -> Check:
-    """The theorem of exhaustive alignment: separation against similarity and starts."""
-    found, bad = setting.quantities, setting.n_bad / setting.n_sites
-    if bad >= 0.5:
-        return Check("exhaustive alignment", False, f"{setting.n_bad} of {setting.n_sites} sites are bad, half or more")
-    needed = exhaustive_needs(found.h, setting.start_error, bad)
-    told = (
-        f"the smallest separation is {found.separation:.2f}; it should be above {needed:.2f}, because sites differ by "
-        f"{found.h:.2f} and starts are off by up to {setting.start_error:.2f}"
-    )
-    return Check("exhaustive alignment", found.separation > needed, told)
-
-
-def check_stepwise(setting: Setting) -> Check:
-    """The theorem of stepwise alignment: the same, and good sites first."""
-    name, found, n, bad = "stepwise alignment", setting.quantities, setting.n_sites, setting.n_bad
+def _exhaustive(setting: Setting) -> tuple[bool, str]:
+    """Separation against similarity and starts."""
+    found, off, bad, n = setting.quantities, setting.start_error, setting.n_bad, setting.n_sites
     if 2 * bad >= n:
-        return Check(name, False, f"{bad} of {n} sites are bad, half or more")
-    first = first_needed(found.separation, found.h, setting.start_error, n, bad)
+        return False, f"{bad} of {n} sites are bad, half or more"
+    needed = exhaustive_needs(found.h, off, bad / n)
+    return found.separation > needed, _apart(setting, f"{needed:.2f}")
+
+
+def _stepwise(setting: Setting) -> tuple[bool, str]:
+    """The same, and good sites first."""
+    found, off, bad, n = setting.quantities, setting.start_error, setting.n_bad, setting.n_sites
+    if 2 * bad >= n:
+        return False, f"{bad} of {n} sites are bad, half or more"
+    first = first_needed(found.separation, found.h, off, n, bad)
     if first is None:
-        needed = stepwise_needs(found.h, setting.start_error, bad, n - bad)
-        told = (
-            f"the smallest separation is {found.separation:.2f}; it should be above {needed:.2f} even if the good "
-            f"sites come first, because sites differ by {found.h:.2f} and starts are off by up to "
-            f"{setting.start_error:.2f}"
-        )
-        return Check(name, False, told)
+        needed = stepwise_needs(found.h, off, bad, n - bad)
+        return False, _apart(setting, f"{needed:.2f} even if the good sites come first")
     chance = chance_of_order(n, bad, first)
     told = f"it is right if the first {first} of {n} sites are good, which a random order has with chance {chance:.2f}"
-    return Check(name, chance >= 0.5, told + ("" if chance >= 0.5 else "; it should be at least 0.5"))
+    return chance >= 0.5, told + ("" if chance >= 0.5 else "; it should be at least 0.5")
+
+
+def _apart(setting: Setting, needed: str) -> str:
+    found = setting.quantities
+    return (
+        f"the smallest separation is {found.separation:.2f}; it should be above {needed}, because sites differ by "
+        f"{found.h:.2f} and starts are off by up to {setting.start_error:.2f}"
+    )

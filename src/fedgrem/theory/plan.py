@@ -6,14 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrem.errors import InputError
-from fedgrem.theory.budget import (
-    ErrorBudget,
-    Quantities,
-    budget,
-    draws_of,
-    quantities,
-    rounds_needed,
-)
+from fedgrem.theory.budget import ErrorBudget, Quantities, budget, draws_of, quantities, rounds_needed
 from fedgrem.theory.checks import Check, Setting, check_assumptions
 from fedgrem.theory.design import Design
 from fedgrem.theory.predict import PAYS, Prediction, errors, predict, summarize
@@ -131,14 +124,9 @@ def _bad(design: Design) -> int:
     draws, seeds = draws_of(design.but(n_outliers=0), DRAWS)
 
     def error(n_bad: int) -> Prediction:
+        good = design.n_sites - n_bad
         changed = [
-            d._replace(
-                n_bad=n_bad,
-                colluding=True,
-                weights=d.weights[: design.n_sites - n_bad],
-                n_rows=d.n_rows[: design.n_sites - n_bad],
-            )
-            for d in draws
+            d._replace(n_bad=n_bad, colluding=True, weights=d.weights[:good], n_rows=d.n_rows[:good]) for d in draws
         ]
         return summarize([errors(d, s) for d, s in zip(changed, seeds, strict=True)], design.model)
 
