@@ -53,13 +53,17 @@ def test_missing_cells_go_with_it(plain):
 
 
 def test_regressions_stand_far_responses():
-    drawn = simulate("mor", seed=0, n_sites=6)
-    rows, targets = contaminated("far", drawn)
-    options = FIVE | {"fit_intercept": False}
-    clean = FederatedRegressionMixture(**options).fit(drawn.rows, drawn.targets)
-    model = FederatedRegressionMixture(robust_rows=True, **options).fit(rows, targets)
-    assert error(model, model.coef_, drawn) < 1.3 * error(clean, clean.coef_, drawn)
-    assert np.median(model.noise_) < 1.3
+    found = []
+    for seed in range(3):
+        drawn = simulate("mor", seed=seed, n_sites=6)
+        rows, targets = contaminated("far", drawn)
+        options = FIVE | {"fit_intercept": False, "random_state": seed}
+        clean = FederatedRegressionMixture(**options).fit(drawn.rows, drawn.targets)
+        model = FederatedRegressionMixture(robust_rows=True, **options).fit(rows, targets)
+        found.append((error(clean, clean.coef_, drawn), error(model, model.coef_, drawn)))
+        assert np.median(model.noise_) < 1.3
+    usual, here = np.mean(found, axis=0)
+    assert here < 1.2 * usual
 
 
 def test_clean_rows_are_none_the_worse(plain):

@@ -25,6 +25,8 @@ TRIMMED = MOST_BAD
 """Part of the sites that is left out at either end when a joint start is scored."""
 HOPELESS = -1e6
 """Stands for a score that is not a number."""
+MORE_STARTS = 4
+"""Times as many joint starts where rows may be of no component: many a component of a single site is then of such."""
 GENERATIONS, GENERATION = 5, 6
 """Times that poor joint starts give way to variants of good ones, plus one; and messages of a generation."""
 
@@ -66,7 +68,8 @@ def find_starts(spec: FitSpec, names: tuple[str, ...]) -> Phase[Starts]:
     params = align(spec, _of(enough, found.params))
     common = middle_of(params)
     penalty = np.full(n_sites, min(steady_penalty(spec, n_sites, params.theta.shape[-1]), LARGEST_PENALTY))
-    n_joint = family.joint_starts if spec.start.joint_starts is None else spec.start.joint_starts
+    usual = family.joint_starts * (MORE_STARTS if family.robust_rows else 1)
+    n_joint = usual if spec.start.joint_starts is None else spec.start.joint_starts
     # Without a penalty sites have nothing in common, and a joint start would be a start for nobody.
     if n_joint > 0 and spec.start_penalty > 0:
         # Who has too few rows for a guess has a say in how good the guesses are.
