@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedgrem.kernels.triangle import lower, matrix_size, products, safe_cholesky, symmetric
+from fedgrem.kernels.triangle import lower, matrix_size, products, safe_cholesky, safe_inverse, symmetric
 from fedgrem.types import Array
 
 MOST = 30.0
@@ -179,7 +179,7 @@ class Cholesky:
     def open(self, noise: Array, n_features: int) -> Scale:
         """Factors ``(..., C, p, p)`` and what follows."""
         factor = unpack_factor(noise)
-        white = np.linalg.inv(factor)
+        white = safe_inverse(factor)
         log_scale = np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
         return Scale(white, factor, white.swapaxes(-1, -2) @ white, log_scale)
 

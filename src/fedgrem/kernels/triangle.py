@@ -63,6 +63,23 @@ def safe_cholesky(matrix: Array) -> Array:
         return np.stack([_nearest_cholesky(one) for one in flat]).reshape(matrix.shape)
 
 
+def safe_inverse(matrix: Array) -> Array:
+    """Inverses ``(..., p, p)``, not a number where there is none: NumPy's raises for a whole batch then.
+
+    Examples
+    --------
+    >>> safe_inverse(np.array([[[2.0]], [[0.0]]])).ravel().tolist()
+    [0.5, nan]
+    """
+    try:
+        return np.asarray(np.linalg.inv(matrix))
+    except np.linalg.LinAlgError:
+        flat = matrix.reshape(-1, *matrix.shape[-2:])
+        if len(flat) == 1:
+            return np.full(matrix.shape, np.nan)
+        return np.stack([safe_inverse(one) for one in flat]).reshape(matrix.shape)
+
+
 def _nearest_cholesky(matrix: Array) -> Array:
     try:
         return np.asarray(np.linalg.cholesky(matrix))
