@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import chdtri
 
 from fedgrem.algorithms.base import Pull, middle_weights
 from fedgrem.algorithms.center_rules import MOST_BAD
@@ -20,6 +21,7 @@ from fedgrem.fit.starts import Starts, find_starts, grown
 from fedgrem.fit.sums import Circle, secure_fit
 from fedgrem.fit.tasks import Score
 from fedgrem.fit.units import common_units, with_census
+from fedgrem.kernels.center import CHANCE
 from fedgrem.types import Array, Central, FitResult, Params, map_arrays
 
 
@@ -120,14 +122,14 @@ def _played(
 def worse_than_start(starts: Starts, result: FitResult) -> Array:
     """(K,) whose rows speak against the fit, and for where the site began.
 
-    With parameters of its own a site gains half as much log-likelihood as there are of them by chance alone (Wilks),
-    and starts are pulled to common ones already. Whatever becomes of the center, no honest site is left with an answer
+    With parameters of its own a site gains log-likelihood by chance alone, twice of it about chi-squared (Wilks); the
+    limit is what one site in a thousand gains. Whatever becomes of the center, no honest site is left with an answer
     that its own rows contradict. What a site says decides about nobody else, unless more say so than may be bad: then
     the center is no center, and all go back.
     """
     parameters = sum(0 if leaf is None else leaf[0].size for leaf in starts.params) - 1
     behind = starts.log_likelihood - result.history["log_likelihood"][-1]
-    worse = behind > 0.5 * parameters
+    worse = 2.0 * behind > chdtri(parameters, CHANCE)
     return np.asarray(np.isfinite(behind) if worse.mean() > MOST_BAD else worse)
 
 
