@@ -21,8 +21,10 @@ from fedgrem.fit.starts import Starts, find_starts, grown
 from fedgrem.fit.sums import Circle, secure_fit
 from fedgrem.fit.tasks import Score
 from fedgrem.fit.units import common_units, with_census
-from fedgrem.kernels.center import CHANCE
 from fedgrem.types import Array, Central, FitResult, Params, map_arrays
+
+BY_CHANCE = 0.05
+"""A site's rows speak against a fit if parameters of its own are with this chance as much better."""
 
 
 def fit(spec: FitSpec, names: tuple[str, ...], *, rehearsed: bool = False) -> Phase[FitResult]:
@@ -88,7 +90,8 @@ def _in_units(spec: FitSpec, names: tuple[str, ...], rehearsed: bool) -> Phase[F
             central, result = tried
             changed = {"penalty": pull.penalty, "noise_penalty": pull.noise_penalty, "local_only": ~pull.pulled}
             path = path | changed if path else path
-    if traits.pulls and spec.fallback and result.held is None:
+    # With a penalty that is given, some may lose because of that.
+    if traits.pulls and spec.fallback and spec.penalty is None and result.held is None:
         worse = worse_than_start(starts, result)
         if worse.any():
             central, result = _back_at_starts(spec, central, result, starts, worse)
@@ -122,14 +125,14 @@ def _played(
 def worse_than_start(starts: Starts, result: FitResult) -> Array:
     """(K,) whose rows speak against the fit, and for where the site began.
 
-    With parameters of its own a site gains log-likelihood by chance alone, twice of it about chi-squared (Wilks); the
-    limit is what one site in a thousand gains. Whatever becomes of the center, no honest site is left with an answer
+    With parameters of its own a site gains log-likelihood by chance alone, twice of it about chi-squared (Wilks), but
+    that starts are pulled to common ones already. Whatever becomes of the center, no honest site is left with an answer
     that its own rows contradict. What a site says decides about nobody else, unless more say so than may be bad: then
     the center is no center, and all go back.
     """
     parameters = sum(0 if leaf is None else leaf[0].size for leaf in starts.params) - 1
     behind = starts.log_likelihood - result.history["log_likelihood"][-1]
-    worse = 2.0 * behind > chdtri(parameters, CHANCE)
+    worse = 2.0 * behind > chdtri(parameters, BY_CHANCE)
     return np.asarray(np.isfinite(behind) if worse.mean() > MOST_BAD else worse)
 
 
