@@ -26,10 +26,8 @@ from fedgrem.fit.penalty import (
     ESTIMATED,
     PENALTIES,
     ROUNDS,
-    TOGETHER,
     WEIGHTS_PENALTIES,
     Trip,
-    _begin_together,
     choose_pooling,
     clearly_best,
     for_path,
@@ -189,19 +187,6 @@ def test_where_only_infinity_does_well_the_best_finite_penalty_is_picked():
 # -- the center
 
 
-def test_sites_begin_where_a_strong_pull_led_them_unless_their_held_out_rows_object():
-    penalties = (0.0, TOGETHER, 4.0, np.inf)
-    starts = Params(np.full((3, 2), 0.5), np.zeros((3, 2, 1)), np.zeros((3, 1, 1)))
-    which = np.arange(8.0).reshape(2, 4)
-    fits = Params(*(leaf[:, None, None] + which.reshape(1, 2, 4, *(1,) * (leaf.ndim - 1)) for leaf in starts))
-    gain = np.zeros((3, len(penalties)))
-    gain[:, 1] = 0.2, -0.1, np.nan
-    begin = _begin_together(starts, Trip(gain, gain, fits), penalties)
-    for start, leaf, fit in zip(starts, begin, fits, strict=True):
-        np.testing.assert_array_equal(leaf[0], fit[0, 0, 1])
-        np.testing.assert_array_equal(leaf[1:], start[1:])
-
-
 def test_regressions_take_more_steps_on_the_path_than_means_whatever_the_fit_takes():
     algorithm = FedGrEM(local_steps=1)
     families = Gaussian(), LinearRegression()
@@ -255,7 +240,10 @@ def test_rare_components_are_pulled_as_if_their_rows_were_all_there_is():
 
 def rounds_of_path(data, given, penalties=(0.0, 1.0, np.inf)):
     starts = Starts(
-        given, np.array([len(s.rows) for s in data.sites], dtype=float), np.zeros(len(data.sites), dtype=int)
+        given,
+        np.array([len(s.rows) for s in data.sites], dtype=float),
+        np.zeros(len(data.sites), dtype=int),
+        np.full(len(data.sites), np.nan),
     )
     trip, cost = converse(walk(SPEC, starts, penalties, penalties, ROUNDS, 0), InProcess(data, SPEC))
     return trip, cost.exchanges
@@ -366,7 +354,7 @@ def pooling(gain, algorithm=None, n_components=2, n_sites=6):
     weights = generator.dirichlet(np.full(n_components, 9.0), size=(n_sites, 2, 3))
     params = Params(weights, np.zeros((*weights.shape, 1)))
     trip = Trip(np.zeros((n_sites, 3)), np.zeros((n_sites, 3)), params)
-    starts = Starts(params, np.full(n_sites, 100.0), np.zeros(n_sites, dtype=int))
+    starts = Starts(params, np.full(n_sites, 100.0), np.zeros(n_sites, dtype=int), np.full(n_sites, np.nan))
     asks = []
 
     class Sites:

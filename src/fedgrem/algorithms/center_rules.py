@@ -18,6 +18,7 @@ from fedgrem.kernels.center import (
     shrink,
     shrink_to_center,
     trust,
+    usual_variance,
 )
 from fedgrem.kernels.columns import threshold_differences
 from fedgrem.kernels.log_ratio import from_log_ratio, to_log_ratio
@@ -36,6 +37,8 @@ NARROW = 0.5
 """Of the distance up to which a site's pull grows: mixed estimates of honest sites are close to each other."""
 DIFFERENT = (0.5, 0.05)
 """Chances of a difference between the two centers below which neither, and only the mixed one, is believed."""
+CLEARLY_DIFFERENT = (1e-4, 1e-6)
+"""The same where what estimates know is only told by how they differ."""
 
 
 @dataclass(frozen=True)
@@ -181,20 +184,62 @@ class SparseCenter(EmpiricalBayes):
         return found._replace(shrunk=shrunk, center=center)
 
 
-def _unless_colluding(center: Array, theta: Array, say: Array, limit: Array, start: Array) -> Array:
-    """The center, or that of every site mixed with its nearest where the two differ by more than chance.
+def away_from_colluders(
+    found: Centered, theta: Array, weight: Array, threshold: Array, held: Array, start: Array, part: Array | None
+) -> tuple[Centered, Array | None]:
+    """What a rule found by given thresholds, unless the center of mixed estimates clearly contradicts it.
 
-    Colluders that stay within what an honest site may be are found by no distance of their own. A center of estimates
-    each averaged with its nearest 60% (Allouah et al. 2023) is hardly moved by them, but knows less; so it is taken
-    only as far as it contradicts the other, as in Hausman's test of an efficient estimate by a robust one.
+    How far the middle site is from where most are says how well sites know anything, whatever a row is worth.
+
+    Parameters
+    ----------
+    part : (..., R) how far the other center is believed at the least; returned is how far it is.
     """
-    mixed = nearest_neighbor_mixing(theta, int(MOST_BAD * len(theta)))
+    asked = np.flatnonzero(((weight > 0) & (threshold > 0)).reshape(len(weight), -1).any(axis=1))
+    if not FEWEST_MIXED <= len(asked) <= MOST_MIXED:
+        return found, None
+    theirs, size = theta[asked], theta.shape[-1]
+    mixed = _mixed(theirs)
+    variance = usual_variance(theirs, held[asked], median(mixed))
+    say = np.minimum(weight[asked], MOST_ROWS * median(weight[asked]))
+    limit = np.where(threshold[asked] > 0, np.sqrt(chdtri(size, FAR_CHANCE) * variance), 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        known = np.square(say.sum(axis=0)) / (np.square(say) * variance).sum(axis=0)
     robust = shrink_to_center(mixed, say, NARROW * limit, start).center
-    size = theta.shape[-1]
-    apart = np.sqrt(np.square(robust - center).sum(axis=-1) * say.sum(axis=0) / LOST)
-    low, high = (np.sqrt(chdtri(size, chance)) for chance in DIFFERENT)
-    part = np.clip((apart - low) / (high - low), 0.0, 1.0)
+    now = _contradicted(found.center, robust, known, CLEARLY_DIFFERENT)
+    part = now if part is None else np.maximum(part, now)
+    if not part.any():
+        return found, part
+    center = np.asarray(found.center + part[..., None] * (robust - found.center))
+    return found._replace(shrunk=shrink(theta, center, threshold), center=center), part
+
+
+def _mixed(theta: Array) -> Array:
+    """Every estimate averaged with its nearest 60% (Allouah et al. 2023)."""
+    return nearest_neighbor_mixing(theta, int(MOST_BAD * len(theta)))
+
+
+def _unless_colluding(center: Array, theta: Array, say: Array, limit: Array, start: Array) -> Array:
+    """The center, or that of mixed estimates where the two differ by more than chance.
+
+    Colluders that stay within what an honest site may be are found by no distance of their own. A center of mixed
+    estimates is hardly moved by them, but knows less; so it is taken only as far as it contradicts the other, as in
+    Hausman's test of an efficient estimate by a robust one.
+    """
+    robust = shrink_to_center(_mixed(theta), say, NARROW * limit, start).center
+    part = _contradicted(center, robust, say.sum(axis=0), DIFFERENT)
     return np.asarray(center + part[..., None] * (robust - center))
+
+
+def _contradicted(center: Array, robust: Array, known: Array, different: tuple[float, float]) -> Array:
+    """(..., R) how far the robust center is believed; ``known`` is one over the variance of a coordinate of the other.
+
+    No number, as where nobody differs, is no contradiction.
+    """
+    size = center.shape[-1]
+    apart = np.sqrt(np.square(robust - center).sum(axis=-1) * known / LOST)
+    low, high = (np.sqrt(chdtri(size, chance)) for chance in different)
+    return np.asarray(np.clip((np.nan_to_num(apart, posinf=0.0) - low) / (high - low), 0.0, 1.0))
 
 
 CENTER_RULES: dict[str, type[CenterRule]] = {

@@ -17,7 +17,14 @@ from fedgrem.algorithms.base import (
     middle,
     middle_weights,
 )
-from fedgrem.algorithms.center_rules import CENTER_RULES, Alternating, EmpiricalBayes, Redescending, pool_weights
+from fedgrem.algorithms.center_rules import (
+    CENTER_RULES,
+    Alternating,
+    EmpiricalBayes,
+    Redescending,
+    away_from_colluders,
+    pool_weights,
+)
 from fedgrem.algorithms.centered import Centered, CenterRule
 from fedgrem.algorithms.extrapolation import Place, begin_path, extrapolate
 from fedgrem.algorithms.holders import FEWEST, by_holders, without_lacking
@@ -281,6 +288,11 @@ class FedGrEM(Options):
         scale = scale if everyone else np.where(along(present, scale), scale, 1.0)
         rows, known = held / held.shape[-1], (state.between, state.trust)
         found = self._centered(state, known, theta, weight / scale, within * scale, rows, start, present)
+        if not state.pull.estimated and isinstance(self.rule, Redescending) and state.lacking is None:
+            # After some rounds doubts only grow, or two centers would take turns for ever.
+            least = state.doubt if state.played >= LIKENESS_ROUNDS else None
+            found, doubt = away_from_colluders(found, theta, weight / scale, within * scale, held, start, least)
+            state = state._replace(doubt=doubt)
         shrunk, center = (family.unwhiten(t, units) for t in (found.shrunk, found.center))
         if units is not None:  # into the units of the noise and back is not exact: what is on the center stays on it
             shrunk = np.where(_on(found.center, found.shrunk), center, shrunk)

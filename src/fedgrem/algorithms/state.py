@@ -53,6 +53,8 @@ class State(NamedTuple):
     """The same two of the noise."""
     lacking: Array | None = None
     """(K, R) which components a site lacks: it has no say in them; None where all sites have all."""
+    doubt: Array | None = None
+    """(..., R) how far a robust center contradicts that of penalties; None where these do not decide."""
 
 
 class Toward(NamedTuple):

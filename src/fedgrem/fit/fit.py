@@ -3,15 +3,17 @@
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import chdtri
 
 from fedgrem.algorithms.base import Pull, middle_weights
+from fedgrem.algorithms.center_rules import MOST_BAD
 from fedgrem.algorithms.holders import FEWEST, weights_to_look_from, without_lacking
 from fedgrem.fit.conversation import Ask, Engine, Phase, Progress, converse, everyone, with_agreement
 from fedgrem.fit.errors import standard_errors
 from fedgrem.fit.few_rows import has_enough, knows_weights, lean_on_others
 from fedgrem.fit.penalty import choose_penalty
 from fedgrem.fit.private import private_fit
-from fedgrem.fit.rounds import play_rounds, result_of
+from fedgrem.fit.rounds import Near, play_rounds, result_of
 from fedgrem.fit.selection import center_of, leads
 from fedgrem.fit.some import components_of_some, every_message
 from fedgrem.fit.spec import FitSpec
@@ -20,7 +22,10 @@ from fedgrem.fit.sums import secure_fit
 from fedgrem.fit.sums_start import Circle
 from fedgrem.fit.tasks import Score
 from fedgrem.fit.units import common_units, with_census
-from fedgrem.types import Central, FitResult, Params, map_arrays
+from fedgrem.types import Array, Central, FitResult, Params, map_arrays
+
+BY_CHANCE = 0.05
+"""A site's rows speak against a fit if parameters of its own are with this chance as much better."""
 
 
 def fit(spec: FitSpec, names: tuple[str, ...], *, rehearsed: bool = False) -> Phase[FitResult]:
@@ -41,7 +46,7 @@ def fit(spec: FitSpec, names: tuple[str, ...], *, rehearsed: bool = False) -> Ph
 def _in_units(spec: FitSpec, names: tuple[str, ...], rehearsed: bool) -> Phase[FitResult]:
     n_sites = len(names)
     starts = yield from find_starts(spec, names)
-    traits, params, path = spec.algorithm.traits, starts.params, {}
+    traits, path = spec.algorithm.traits, {}
     noise_penalty = spec.algorithm.noise_penalty
     penalty = np.inf if spec.estimates_pull and n_sites > 1 else spec.start_penalty
     pulled = everyone(n_sites)
@@ -49,7 +54,7 @@ def _in_units(spec: FitSpec, names: tuple[str, ...], rehearsed: bool) -> Phase[F
     weights_penalty = penalty if spec.algorithm.pool_weights is True else 0.0
     compared = spec.penalty is None or (spec.fallback and spec.penalty > 0)
     if traits.pulls and compared and not spec.candidate and n_sites > 1:
-        choice, params = yield from choose_penalty(spec, starts)
+        choice = yield from choose_penalty(spec, starts)
         penalty, noise_penalty = choice.penalty, choice.noise_penalty
         # Few rows say nothing for certain, whatever the error of what they say.
         pulled = ~(choice.losers() & spec.fallback & has_enough(spec.family, starts.params, starts.n_rows))
@@ -63,7 +68,8 @@ def _in_units(spec: FitSpec, names: tuple[str, ...], rehearsed: bool) -> Phase[F
         spec.estimates_pull,
     )
     shrunk = traits.pulls and penalty > 0 and n_sites > 1
-    central, result = yield from _played(spec, names, params, starts, pull, shrunk=shrunk)
+    begin = starts.begin(pulled & shrunk)
+    central, result = yield from _played(spec, names, begin, starts, pull, shrunk=shrunk)
     if spec.smaller is not None and spec.score:
         start = grown(spec.family, spec.smaller, center_of(result), n_sites)
         other = yield from _played(spec, names, start, starts, pull, shrunk=shrunk)
@@ -79,12 +85,18 @@ def _in_units(spec: FitSpec, names: tuple[str, ...], rehearsed: bool) -> Phase[F
             # Sites may seem to have nothing in common, for want of a component that some of them have.
             infinite = np.asarray(np.inf)
             pull = pull._replace(penalty=infinite, noise_penalty=infinite, pulled=everyone(n_sites))
-            tried = yield from play(params, pull)
+            tried = yield from play(begin, pull)
         tried = yield from (every_message if rehearsed else components_of_some)(spec, *tried, pull, play)
         if tried[1].held is not None:
             central, result = tried
             changed = {"penalty": pull.penalty, "noise_penalty": pull.noise_penalty, "local_only": ~pull.pulled}
             path = path | changed if path else path
+    # With a penalty that is given, some may lose because of that.
+    if traits.pulls and spec.fallback and spec.penalty is None and result.held is None:
+        worse = worse_than_start(starts, result)
+        if worse.any():
+            central, result = _back_at_starts(spec, central, result, starts, worse)
+            path = path | {"local_only": ~pulled | worse} if path else path
     result = result._replace(path=path)
     if spec.family.robust_rows:
         result = yield from _counted(spec, central, result)
@@ -109,6 +121,39 @@ def _played(
     if spec.score:
         result = yield from _scored(spec, central, result)
     return central, result
+
+
+def worse_than_start(starts: Starts, result: FitResult) -> Array:
+    """(K,) whose rows speak against the fit, and for where the site began.
+
+    With parameters of its own a site gains log-likelihood by chance alone, twice of it about chi-squared (Wilks), but
+    that starts are pulled to common ones already. Whatever becomes of the center, no honest site is left with an answer
+    that its own rows contradict. What a site says decides about nobody else, unless more say so than may be bad: then
+    the center is no center, and all go back.
+    """
+    parameters = sum(0 if leaf is None else leaf[0].size for leaf in starts.params) - 1
+    behind = starts.log_likelihood - result.history["log_likelihood"][-1]
+    worse = 2.0 * behind > chdtri(parameters, BY_CHANCE)
+    return np.asarray(np.isfinite(behind) if worse.mean() > MOST_BAD else worse)
+
+
+def _back_at_starts(
+    spec: FitSpec, central: Central, result: FitResult, starts: Starts, worse: Array
+) -> tuple[Central, FitResult]:
+    """Some sites at their starts again, with no say in the center."""
+
+    def back(fitted: Array, start: Array) -> Array:
+        return np.where(worse.reshape(-1, *(1,) * (start.ndim - 1)), start, fitted)
+
+    central = central._replace(params=map_arrays(back, central.params, starts.params))
+    weights, theta, noise = central.params
+    silent = np.where(worse[:, None], 0.0, 1.0)
+    influence = result.influence._replace(
+        weight=result.influence.weight * silent, threshold=np.where(worse[:, None], 0.0, result.influence.threshold)
+    )
+    return central, result._replace(
+        weights=weights, theta=theta, noise=noise, distance=Near.of(spec.family, central).distance, influence=influence
+    )
 
 
 def _leaning(spec: FitSpec, central: Central, pull: Pull) -> Central:

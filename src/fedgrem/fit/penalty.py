@@ -33,14 +33,17 @@ ROUNDS, NOISE_ROUNDS = 8, 4
 sooner."""
 MEMORY = 5
 """Steps of the center that fits on the path extrapolate from."""
-TOGETHER = 2.8
-"""The largest penalty whose fit the sites may begin the rounds at."""
 WEIGHTS_PENALTIES = (0.0, 0.35, 0.7, 1.4, 2.8, np.inf)
 """Penalties of the mixture weights that are compared where weights may be pooled."""
 TRIMMED = MOST_BAD
 """Share of the sites left out at either end when gains are put together: what a minority sends does not matter."""
 ALIKE = 1e-5
 """Of log-likelihood per row: penalties that differ by less do equally well, whatever rounding says."""
+ERROR_OF_MEDIAN = 1.25
+"""Standard errors of a median, and nearly of the mean of the middle fifth, in those of a mean."""
+NEARLY = 0.5
+"""Standard errors behind the best by which a larger penalty may be: under attack too much pull is worse than too
+little."""
 CLEAR = 2.0
 """Standard errors beyond which a gain counts as clear."""
 RELEASED = 3.0
@@ -114,17 +117,13 @@ def for_path(algorithm: Any, steps: int) -> Algorithm:
     return found
 
 
-def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]]:
+def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[Choice]:
     """Play the path from aligned starts ``(K, ...)`` and pick.
-
-    Also returns where the sites are to begin the fit: at their starts or, in families with many poor optima (those with
-    joint starts), where a strong pull has taken a site, if that serves it better than fitting alone. Alone, each is in
-    an optimum of its own; from there even the right pull may not bring it back.
 
     Where the noise is estimated and its penalty not given, that is chosen first, on a path of its own, if it has as
     many numbers as a component: what is good for few is not good for many. A single variance has the components'
-    penalty. With a given penalty, the path only tells what the sites gain by it, and they begin at their starts. Where
-    the center rule finds by itself how strongly to pull, that is compared with fitting alone, and with nothing else.
+    penalty. With a given penalty, the path only tells what the sites gain by it. Where the center rule finds by itself
+    how strongly to pull, that is compared with fitting alone, and with nothing else.
     """
     params = starts.params
     given = spec.penalty
@@ -145,13 +144,10 @@ def choose_penalty(spec: FitSpec, starts: Starts) -> Phase[tuple[Choice, Params]
     weights_penalty = yield from choose_pooling(
         spec, starts, trip, int(np.flatnonzero(np.array(penalties) == penalty)[0])
     )
-    if given is None and spec.family.joint_starts > 0:
-        params = _begin_together(params, trip, penalties)
-    choice = Choice(
+    return Choice(
         penalty, penalty if fixed is None else float(fixed), np.array(penalties), gain, error, trip.gain, trip.error,
         *noise, weights_penalty,
     )  # fmt: skip
-    return choice, params
 
 
 def choose_pooling(spec: FitSpec, starts: Starts, trip: Trip, place: int) -> Phase[float]:
@@ -231,18 +227,6 @@ def _seen(starts: Starts, parts: Array) -> Array:
     return np.asarray(starts.n_rows * (1.0 - 1.0 / parts))
 
 
-def _begin_together(params: Params, trip: Trip, penalties: tuple[float, ...]) -> Params:
-    """Where the sites begin: at the fit with a strong pull, or, where that loses on held-out rows, at their starts."""
-    place = max(m for m, penalty in enumerate(penalties) if penalty <= TOGETHER)
-    gains = trip.gain[:, place] > 0
-
-    def first(start: Array, fits: Array) -> Array:
-        return np.where(gains.reshape(-1, *(1,) * (start.ndim - 1)), fits[:, 0, place], start)
-
-    begin: Params = map_arrays(first, params, trip.params)
-    return begin
-
-
 def walk(
     spec: FitSpec,
     starts: Starts,
@@ -282,10 +266,10 @@ def walk(
 def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES, *, bounded: bool = True) -> tuple[int, Array, Array]:
     """Which penalty of the path to take, given what every site gains by each, ``(K, M)``.
 
-    The largest finite one that is within one standard error of the best finite one: where penalties do equally well,
+    The largest finite one that is within half a standard error of the best finite one: where penalties do equally well,
     sites that agree exactly are easier to read than sites that nearly do, and any finite one leaves an odd site a way
     out. Where nothing needs to be ``bounded``, infinity counts as the others. Gains are trimmed means over the sites,
-    and the error is that of the trimmed mean of the differences from the best, from their winsorized variance.
+    and the error is that of the middle of the differences from the best, from their median absolute deviation.
 
     Returns
     -------
@@ -304,9 +288,11 @@ def pick(gain: Array, penalties: tuple[float, ...] = PENALTIES, *, bounded: bool
     common = np.asarray(np.sort(gain, axis=0)[middle].mean(axis=0))
     best = int(np.argmax(common))
     behind = np.sort(gain[:, [best]] - gain, axis=0)
-    error = _error_of_middle(behind) if n_sites > 1 else np.zeros(len(common))
-    finite = np.isfinite(penalties) | (not bounded)
-    close = np.flatnonzero((behind[middle].mean(axis=0) <= error + ALIKE) & finite)
+    # Of few sites two or three are left when the others are trimmed, and say nothing of how sites differ.
+    spread = 1.4826 * np.median(np.abs(behind - np.median(behind, axis=0)), axis=0)
+    error = ERROR_OF_MEDIAN * spread / np.sqrt(n_sites)
+    finite, near = np.isfinite(penalties) | (not bounded), NEARLY if bounded else 1.0
+    close = np.flatnonzero((behind[middle].mean(axis=0) <= near * error + ALIKE) & finite)
     # Where only the infinite one is that good, the best finite one comes closest: any finite one leaves a way out.
     place = int(close[-1]) if len(close) else int(np.argmax(np.where(finite, common, -np.inf)))
     return place, common, np.asarray(error)

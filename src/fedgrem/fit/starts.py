@@ -40,6 +40,17 @@ class Starts(NamedTuple):
     """(K,)"""
     choice: Array
     """(K,) which candidate each site took in the exchange; 0 is its own."""
+    log_likelihood: Array
+    """(K,) of these starts on the sites' own rows; NaN where that was not asked."""
+    joint: Params | None = None
+    """One for all sites, (R,), (R, q), where it was sought."""
+
+    def begin(self, pulled: Array) -> Params:
+        """Where the rounds begin: those who are pulled (K,) at the joint start, if there is one.
+
+        Alone, a site may be in an optimum of its own, from where even the right pull may not bring it back.
+        """
+        return self.params if self.joint is None else _filled(~pulled, _of(~pulled, self.params), self.joint)
 
 
 def find_starts(spec: FitSpec, names: tuple[str, ...]) -> Phase[Starts]:
@@ -53,7 +64,7 @@ def find_starts(spec: FitSpec, names: tuple[str, ...]) -> Phase[Starts]:
         replies = yield Ask("size", spec.given, tell("sizes"))
         # Where rows are pooled all sites answer alike: what was given stays each site's own.
         params: Params = spec.given._replace(noise=replies.mail.params.noise)
-        return Starts(align(spec, params), replies.mail.n_rows, np.zeros(n_sites, dtype=int))
+        return Starts(align(spec, params), replies.mail.n_rows, np.zeros(n_sites, dtype=int), np.full(n_sites, np.nan))
     replies = yield Ask("start", StartRequest(np.zeros(n_sites, dtype=int), None), tell("starts"))
     found: StartReply = replies.mail
     if found.params.noise is not None and spec.n_components > 1:
@@ -63,24 +74,28 @@ def find_starts(spec: FitSpec, names: tuple[str, ...]) -> Phase[Starts]:
         replies = yield Ask("start", StartRequest(np.ones(n_sites, dtype=int), noise), tell("starts"))
         found = replies.mail
     if n_sites == 1 or traits.pools_rows or traits.starts_alone:
-        return Starts(align(spec, found.params), found.n_rows, np.zeros(n_sites, dtype=int))
+        return Starts(align(spec, found.params), found.n_rows, np.zeros(n_sites, dtype=int), found.log_likelihood)
     enough = has_enough(family, found.params, found.n_rows)
     params = align(spec, _of(enough, found.params))
     common = middle_of(params)
     penalty = np.full(n_sites, min(steady_penalty(spec, n_sites, params.theta.shape[-1]), LARGEST_PENALTY))
     usual = family.joint_starts * (MORE_STARTS if family.robust_rows else 1)
     n_joint = usual if spec.start.joint_starts is None else spec.start.joint_starts
+    joint = None
     # Without a penalty sites have nothing in common, and a joint start would be a start for nobody.
     if n_joint > 0 and spec.start_penalty > 0:
         # Who has too few rows for a guess has a say in how good the guesses are.
         guessing = tuple(name for name, able in zip(names, enough, strict=True) if able)
         common = yield from _joint_start(spec, guessing, params, penalty, n_joint, tell)
-        params = align_to(family, params, common)
+        params, joint = align_to(family, params, common), common
     params = _filled(enough, params, common)
     tried = map_arrays(lambda own, shared: np.stack([own, np.broadcast_to(shared, own.shape)], axis=1), params, common)
     replies = yield Ask("compare", Candidates(tried, penalty), tell("exchange"))
     chosen = align(spec, _of(enough, replies.mail.params))
-    return Starts(_filled(enough, chosen, common), replies.mail.n_rows, np.where(enough, replies.mail.choice, 1))
+    return Starts(
+        _filled(enough, chosen, common), replies.mail.n_rows, np.where(enough, replies.mail.choice, 1),
+        np.where(enough, replies.mail.log_likelihood, np.nan), joint,
+    )  # fmt: skip
 
 
 def _of(which: Array, params: Params) -> Params:

@@ -91,7 +91,7 @@ def start(spec: FitSpec, stack: Stack, request: StartRequest) -> StartReply:
     best = take(runs.params, first_best(runs.value))
     one: Params = map_arrays(lambda leaf: leaf[:, None], best)
     end = em(family, stack, one, plan.long, hold_noise=held)
-    return _chosen(spec, stack, end.params, end.sums, end.value, np.zeros(len(stack), dtype=int), own_noise=held)
+    return _chosen(spec, stack, end.params, end.sums, np.zeros(len(stack), dtype=int), own_noise=held)
 
 
 def _thinned(stack: Stack, most: int) -> Stack:
@@ -121,7 +121,7 @@ def compare(spec: FitSpec, stack: Stack, sent: Candidates) -> StartReply:
     prior = Prior(common.theta, sent.penalty, noise, spec.family.doubt(stack))
     runs = em(spec.family, stack, tried, spec.start.long, prior, hold_noise=True)
     best = first_best(runs.value)
-    return _chosen(spec, stack, runs.params, runs.sums, runs.value, best, own_noise=True)
+    return _chosen(spec, stack, runs.params, runs.sums, best, own_noise=True)
 
 
 def joint_start(spec: FitSpec, stack: Stack, sent: Candidates) -> StartReply:
@@ -138,16 +138,14 @@ def joint_start(spec: FitSpec, stack: Stack, sent: Candidates) -> StartReply:
     return StartReply(params, stack.n_rows, runs.value, np.zeros(runs.value.shape, dtype=int))
 
 
-def _chosen(
-    spec: FitSpec, stack: Stack, params: Params, sums: Sums, value: Array, best: Array, *, own_noise: bool
-) -> StartReply:
+def _chosen(spec: FitSpec, stack: Stack, params: Params, sums: Sums, best: Array, *, own_noise: bool) -> StartReply:
     """One fit of each site; with ``own_noise``, with the noise that its rows have about it."""
     sites, one = np.arange(len(best)), take(params, best)
     if own_noise and one.noise is not None:
-        rest = np.broadcast_to(sums.rest, (*value.shape, sums.rest.shape[-1]))
+        rest = np.broadcast_to(sums.rest, (*sums.log_likelihood.shape, sums.rest.shape[-1]))
         mine = Sums(sums.features[sites, best], rest[sites, best], sums.log_likelihood[sites, best])
         one = one._replace(noise=spec.family.noise_step(mine, one.theta, one.noise))
-    return StartReply(one, stack.n_rows, value[sites, best], best)
+    return StartReply(one, stack.n_rows, sums.log_likelihood[sites, best], best)
 
 
 # -- the choice of the penalty

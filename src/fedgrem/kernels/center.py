@@ -241,6 +241,16 @@ def trust(theta: Array, held: Array, center: Array, present: Array | None = None
     return np.asarray(np.minimum(np.maximum(2.0 - away / far, 0.0), 1.0))
 
 
+def usual_variance(theta: Array, held: Array, center: Array) -> Array:
+    """(K, ..., R) the variance of a coordinate by which the middle site is as far from a center as it is.
+
+    As in :func:`trust`, as such or in proportion to ``1 / held``, whichever allows a site more.
+    """
+    square = np.square(theta - center).sum(axis=-1)
+    plain, of_rows = median(np.stack([square, square * held], axis=1))
+    return np.asarray(np.maximum(plain, of_rows / held) / chdtri(theta.shape[-1], 0.5))
+
+
 def between_sites(theta: Array, rows: Array, center: Array, present: Array | None = None) -> tuple[Array, Array]:
     r"""How much the sites of every component truly differ, and how much each is trusted.
 
