@@ -37,7 +37,7 @@ NARROW = 0.5
 """Of the distance up to which a site's pull grows: mixed estimates of honest sites are close to each other."""
 DIFFERENT = (0.5, 0.05)
 """Chances of a difference between the two centers below which neither, and only the mixed one, is believed."""
-CLEARLY_DIFFERENT = (1e-8, 1e-12)
+CLEARLY_DIFFERENT = (1e-6, 1e-9)
 """The same where what estimates know is only told by how they differ."""
 
 
