@@ -288,7 +288,7 @@ class FedGrEM(Options):
         scale = scale if everyone else np.where(along(present, scale), scale, 1.0)
         rows, known = held / held.shape[-1], (state.between, state.trust)
         found = self._centered(state, known, theta, weight / scale, within * scale, rows, start, present)
-        if not state.pull.estimated and isinstance(self.rule, Redescending) and state.lacking is None:
+        if not family.unit_errors and isinstance(self.rule, Redescending) and state.lacking is None:
             # After some rounds doubts only grow, or two centers would take turns for ever.
             least = state.doubt if state.played >= LIKENESS_ROUNDS else None
             found, doubt = away_from_colluders(found, theta, weight / scale, within * scale, held, start, least)
