@@ -41,9 +41,10 @@ def in_processes(play: Callable[[Job], Result], jobs: Sequence[Job], workers: in
                 "again, with fewer --workers if need be."
             ) from error
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
+            # And wait for the pool's own thread, or it would close its pipe while Python, leaving, writes to it.
+            pool.shutdown(cancel_futures=True)
             raise
 
 
