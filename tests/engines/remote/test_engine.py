@@ -316,14 +316,14 @@ def test_a_site_whose_kit_runs_twice_is_named_once(tmp_path):
 def test_rounds_do_not_wait_for_a_site_that_is_away(tmp_path):
     def hang(site, task, exchange, answer):
         if site == "north" and task in (STEP, *AFTER):
-            time.sleep(0.4)
+            time.sleep(2.0)
             return Answer(None, trouble="TIMEOUT")
         return answer
 
     finished = over_network(tmp_path, gaussian(max_rounds=20), spoil=hang)
     seconds = [record.about["traffic"]["seconds"] for record in journal_of(tmp_path) if record.about["task"] == STEP]
-    assert seconds[0] > 0.3
-    assert sum(seconds[1:]) < 0.4, "19 rounds in less time than it takes to ask it once"
+    assert seconds[0] > 1.9
+    assert sum(seconds[1:]) < 1.9, "19 rounds in less time than it takes to ask it once"
     assert finished.about["away"] == ["north"]
 
 
