@@ -87,7 +87,7 @@ def test_a_site_that_is_lost_is_not_asked_again(tmp_path):
     def spoil(site, task, exchange, answer):
         return answer._replace(fields=None, declined="rows") if (site, exchange) == ("east", 4) else answer
 
-    wire = Private(tmp_path, spoil=spoil)
+    wire = Private(tmp_path, spoil=spoil, draw=np.zeros)
     finished = fit_over_network(SPEC, list(NAMES), wire, tmp_path, TWO)
     assert "its rows cannot be used" in finished.about["out"]["east"]
     assert sum(site == "east" for site, *_ in wire.asked) == 4
