@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ from fedgrem.engines.remote.roster import Rules
 from fedgrem.engines.remote.site import Settings, write_settings
 from fedgrem.errors import FedGrEMError, SitesError
 from fedgrem.estimators.network import spec_for
+from fedgrem.studies.processes import environment
 
 NAMES = ("east", "north", "south")
 ROUNDS, AT = 150, 20
@@ -228,18 +229,6 @@ def half_open(port: int, count: int, raw: bytes) -> list[socket.socket]:
     return opened
 
 
-@contextlib.contextmanager
-def environment(**more: str) -> Iterator[None]:
-    """For processes that are started within."""
-    before = {name: os.environ.get(name) for name in more}
-    os.environ.update(more)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
 def wrong_clock(folder: Path, seconds: int) -> dict[str, str]:
     """The environment of a process whose clock is wrong by that."""
     library = folder / "clock.so"
@@ -261,7 +250,7 @@ def restarted(study: Study, name: str, **more: str) -> None:
     """Start a site again, in another environment, and wait until it is connected."""
     stop(study.kit(name), grace=0.0)
     begun = time.time()
-    with environment(**more):
+    with environment(more):
         start_site(study.kit(name), name)
     with session(study) as talk:
         wait_until(lambda: talk.last_seen().get(name, 0.0) > begun, 60.0, f"{name} to connect")
@@ -408,7 +397,7 @@ def let_in(trial: Trial, title: str, env: dict[str, str], name: str = "north") -
     start_server(study.server)
     code = "import sys; from pathlib import Path; from fedgrem.engines.flare.kit import check_certificate\n"
     code += "try:\n    check_certificate(Path(sys.argv[1]), sys.argv[2])\nexcept Exception as error:\n    print(error)"
-    with environment(**env):
+    with environment(env):
         begun = time.monotonic()
         run = [sys.executable, "-c", code, str(kit), name]
         said = subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()

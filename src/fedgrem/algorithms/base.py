@@ -160,6 +160,11 @@ def middle_weights(weights: Array) -> Array:
     return np.asarray(found / found.sum(axis=-1, keepdims=True))
 
 
+def on_center(theta: Array, center: Array) -> Array:
+    """(..., R, 1) which components are exactly the center's."""
+    return np.asarray((theta == center).all(axis=-1, keepdims=True))
+
+
 def full_penalty(constant: Array | float, size: float, n_sites: int) -> Array:
     """Lambda that belongs to C, for a block of ``size`` parameters."""
     return np.asarray(constant * np.sqrt(size + np.log(n_sites)))

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedgrem.algorithms.base import on_center
 from fedgrem.kernels.anderson import Trail, correction, extend, new_trail, went_astray
 from fedgrem.types import Array, Params, map_arrays
 
@@ -44,8 +45,8 @@ def extrapolate(before: Array, after: Place, path: Path) -> tuple[Place, Path]:
     astray = went_astray(path.trail, residual)
     trail = extend(path.trail, after.center.reshape(fits, -1), residual)
     moved = after.center + correction(trail).reshape(after.center.shape)
-    on_center = (after.params.theta == after.center).all(axis=-1, keepdims=True)
-    led = Place(after.params._replace(theta=np.where(on_center, moved, after.params.theta)), moved, after.noise)
+    there = on_center(after.params.theta, after.center)
+    led = Place(after.params._replace(theta=np.where(there, moved, after.params.theta)), moved, after.noise)
     plain = after
     if astray.any():
         led, plain = (_back(place, path.plain, astray) for place in (led, after))

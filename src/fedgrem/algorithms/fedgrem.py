@@ -16,6 +16,7 @@ from fedgrem.algorithms.base import (
     lots,
     middle,
     middle_weights,
+    on_center,
 )
 from fedgrem.algorithms.center_rules import (
     CENTER_RULES,
@@ -295,7 +296,7 @@ class FedGrEM(Options):
             state = state._replace(doubt=doubt)
         shrunk, center = (family.unwhiten(t, units) for t in (found.shrunk, found.center))
         if units is not None:  # into the units of the noise and back is not exact: what is on the center stays on it
-            shrunk = np.where(_on(found.center, found.shrunk), center, shrunk)
+            shrunk = np.where(on_center(found.shrunk, found.center), center, shrunk)
 
         def of_noise(away: Array, share: Array, start: Array) -> Centered:
             penalty = full_penalty(state.pull.noise_penalty, away.shape[-1], len(away))
@@ -332,7 +333,7 @@ class FedGrEM(Options):
             step = 1.0 if self.step_weights == "initial" else self.step_size
             say = weight * found.trust * pulled
             return after, Influence(say, within / step, penalty, found.iterations, found.gap)
-        away = np.where(_on(found.center, found.shrunk)[..., 0], np.inf, row_norm(theta - found.shrunk))
+        away = np.where(on_center(found.shrunk, found.center)[..., 0], np.inf, row_norm(theta - found.shrunk))
         say, moved = rows * along(present, weights) * pulled, np.where(within > 0, away, 0.0)
         between = None if noises is None else noises.between
         return after, Influence(say, moved, penalty, found.iterations, found.gap, found.between, between)
@@ -385,7 +386,7 @@ class FedGrEM(Options):
         share = self.share(sent.weights) if away.shape[-2] > 1 else np.ones(away.shape[:-1])
         found = centered(away, share, start)
         shrunk, center = (family.absolute_noise(a, chart, width) for a in (found.shrunk, found.center))
-        return np.where(_on(found.center, found.shrunk), center, shrunk), center, found
+        return np.where(on_center(found.shrunk, found.center), center, shrunk), center, found
 
     @property
     def center_rule(self) -> CenterRule:
@@ -406,8 +407,3 @@ class FedGrEM(Options):
     def estimates(self, family: Family) -> bool:
         """Whether the center rule finds how strongly to pull: where estimates have errors that rows tell of."""
         return self.center_rule.estimates and family.unit_errors
-
-
-def _on(center: Array, theta: Array) -> Array:
-    """(K, ..., R, 1) which estimates are exactly the center."""
-    return np.asarray((theta == center).all(axis=-1, keepdims=True))

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedgrem.algorithms.base import Pull, vanished
+from fedgrem.algorithms.base import Pull, on_center, vanished
 from fedgrem.algorithms.extrapolation import Path
 from fedgrem.types import Array, Central, Params
 
@@ -87,10 +87,9 @@ class Toward(NamedTuple):
 def following(central: Central, center: Array, common: Array | None) -> Params:
     """What absent sites keep: their parameters, but those that sat on the center stay on it."""
     weights, theta, noise = central.params
-    on_center = (theta == central.center).all(axis=-1, keepdims=True)
-    if noise is not None and common is not None:
-        noise = np.where((noise == central.noise).all(axis=-1, keepdims=True), common, noise)
-    return Params(weights, np.where(on_center, center, theta), noise)
+    if noise is not None and central.noise is not None and common is not None:
+        noise = np.where(on_center(noise, central.noise), common, noise)
+    return Params(weights, np.where(on_center(theta, central.center), center, theta), noise)
 
 
 def of_sites(penalty: Array, pulled: Array) -> Array:

@@ -147,10 +147,8 @@ def _back_at_starts(
 
     central = central._replace(params=map_arrays(back, central.params, starts.params))
     weights, theta, noise = central.params
-    silent = np.where(worse[:, None], 0.0, 1.0)
-    influence = result.influence._replace(
-        weight=result.influence.weight * silent, threshold=np.where(worse[:, None], 0.0, result.influence.threshold)
-    )
+    weight, threshold = (np.where(worse[:, None], 0.0, leaf) for leaf in result.influence[:2])
+    influence = result.influence._replace(weight=weight, threshold=threshold)
     return central, result._replace(
         weights=weights, theta=theta, noise=noise, distance=Near.of(spec.family, central).distance, influence=influence
     )

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import chdtrc, chdtri, gammainc, gammaincc, gammaln
 
+from fedgrem.algorithms.base import on_center
 from fedgrem.algorithms.center_rules import FEWEST_MIXED, EmpiricalBayes
 from fedgrem.algorithms.centered import Centered
 from fedgrem.algorithms.fedgrem import FedGrEM
@@ -139,7 +140,7 @@ class _Steps:
         trusted = trust_within(square, DOUBTFUL * (between + 1.0 / rows), size)
         found = EmpiricalBayes().given(between, trusted, theta, say, all_the_way, rows, begin, here)
         self.center = found.center @ factor.T
-        on = (found.shrunk == found.center).all(axis=-1, keepdims=True)
+        on = on_center(found.shrunk, found.center)
         shrunk = np.where(on, self.center, found.shrunk @ factor.T)
         self.params = Params(self._weights(of_mass), shrunk)
         return _Found(found, rows, theta)
